@@ -1,0 +1,264 @@
+"""All settings, from environment variables. A wrong one stops the start with a sentence that names it."""
+
+import secrets
+from pathlib import Path
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+env = environ.Env()
+
+MAX_INTERVAL_SECONDS = 366 * 86400
+
+
+def positive_int(name: str, default: int, *, at_most: int = MAX_INTERVAL_SECONDS) -> int:
+    text = env.str(name, default=str(default)).strip()
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:18]) <= at_most):
+        raise ImproperlyConfigured(f"{name} must be a whole number from 1 to {at_most}, not {text!r}.")
+    return int(text)
+
+
+def switch(name: str, default: str) -> bool:
+    text = env.str(name, default=default).strip().lower()
+    if text not in ("on", "off"):
+        raise ImproperlyConfigured(f"{name} must be 'on' or 'off', not {text!r}.")
+    return text == "on"
+
+
+def secret_key(data: Path, *, embedded: bool) -> str:
+    """The secret that signs sessions and encrypts stored secrets.
+
+    The embedded server makes one and keeps it beside its database; a fleet must be told, because
+    every process has to have the same.
+    """
+    given = env.str("LEASEHUB_SECRET_KEY", default="")
+    if given:
+        if len(given) < 32:
+            raise ImproperlyConfigured("LEASEHUB_SECRET_KEY must have at least 32 characters.")
+        return given
+    if not embedded:
+        raise ImproperlyConfigured(
+            "LEASEHUB_SECRET_KEY must be set when DATABASE_URL is: every process needs the same secret."
+        )
+    file = data / "secret_key"
+    if not file.exists():
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Written aside and linked into place: two first starts agree on whichever came first.
+        aside = file.with_name(f"secret_key.{secrets.token_hex(8)}")
+        aside.touch(mode=0o600)
+        aside.write_text(secrets.token_urlsafe(48))
+        try:
+            file.hardlink_to(aside)
+        except FileExistsError:
+            pass
+        finally:
+            aside.unlink()
+    return file.read_text().strip()
+
+
+# The folder of the embedded server: database, secret key, credentials.
+LEASEHUB_DATA = Path(env.str("LEASEHUB_DATA", default=".leasehub")).resolve()
+
+LEASEHUB_MIN_TTL_SECONDS = positive_int("LEASEHUB_MIN_TTL_SECONDS", 10)
+LEASEHUB_MAX_TTL_SECONDS = positive_int("LEASEHUB_MAX_TTL_SECONDS", 86400)
+LEASEHUB_REAPER_SECONDS = positive_int("LEASEHUB_REAPER_SECONDS", 5)
+# How long a remembered Idempotency-Key can be repeated.
+LEASEHUB_IDEMPOTENCY_HOURS = positive_int("LEASEHUB_IDEMPOTENCY_HOURS", 24, at_most=24 * 366)
+LEASEHUB_LOCK_TIMEOUT_MS = positive_int("LEASEHUB_LOCK_TIMEOUT_MS", 2000, at_most=600_000)
+LEASEHUB_STATEMENT_TIMEOUT_MS = positive_int("LEASEHUB_STATEMENT_TIMEOUT_MS", 5000, at_most=3_600_000)
+
+if LEASEHUB_MIN_TTL_SECONDS > LEASEHUB_MAX_TTL_SECONDS:
+    raise ImproperlyConfigured("LEASEHUB_MIN_TTL_SECONDS must not be above LEASEHUB_MAX_TTL_SECONDS.")
+
+DEBUG = False
+# Host names matter to the pages alone (links, CSRF); the API answers under any name that reaches it.
+ALLOWED_HOSTS = env.list("LEASEHUB_ALLOWED_HOSTS", default=["*"])
+CSRF_TRUSTED_ORIGINS = env.list("LEASEHUB_TRUSTED_ORIGINS", default=[])
+
+
+def databases() -> dict[str, dict[str, object]]:
+    url = env.str("DATABASE_URL", default="")
+    if not url:
+        return {"default": sqlite(LEASEHUB_DATA / "leasehub.sqlite3")}
+    try:
+        parsed = env.db("DATABASE_URL")
+    except (ImproperlyConfigured, ValueError) as error:
+        raise ImproperlyConfigured(f"DATABASE_URL cannot be read: {error}") from None
+    if "sqlite" in parsed["ENGINE"]:
+        return {"default": sqlite(Path(parsed["NAME"]))}
+    if "postgresql" not in parsed["ENGINE"]:
+        raise ImproperlyConfigured("DATABASE_URL must name a postgresql:// or sqlite:// database.")
+    parsed["CONN_MAX_AGE"] = None
+    # No ping before each request: the hot path finds a broken connection by using it (leasehub.db.retry).
+    parsed["CONN_HEALTH_CHECKS"] = False
+    parsed.setdefault("OPTIONS", {})
+    # A caller that waits for a lock longer than this gets a 503 that says when to come back.
+    parsed["OPTIONS"]["options"] = (
+        f"-c lock_timeout={LEASEHUB_LOCK_TIMEOUT_MS} -c statement_timeout={LEASEHUB_STATEMENT_TIMEOUT_MS} "
+        "-c idle_in_transaction_session_timeout=10000"
+    )
+    return {"default": parsed}
+
+
+def sqlite(file: Path) -> dict[str, object]:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {
+        "ENGINE": "leasehub.db.sqlite",
+        "NAME": file,
+        "CONN_MAX_AGE": None,
+        "OPTIONS": {
+            # DEFERRED transactions fail at once when they turn from reading to writing.
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            # FULL: a lease that was given out must survive a power cut.
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON",
+        },
+        # A file, because the tests open it from several threads and processes.
+        "TEST": {"NAME": file.with_name(f"test_{file.name}")},
+    }
+
+
+EMBEDDED = not env.str("DATABASE_URL", default="")
+DATABASES = databases()
+SECRET_KEY = secret_key(LEASEHUB_DATA, embedded=EMBEDDED)
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_celery_beat",
+    "leasehub",
+    "leasehub.identity",
+    "leasehub.events",
+    "leases",
+]
+
+MIDDLEWARE = [
+    "leasehub.api.middleware.request_id",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+# What a request to /v1 passes through: no session, no cookie, no CSRF, since the API knows only bearer keys.
+API_MIDDLEWARE = ["leasehub.api.middleware.request_id"]
+
+ROOT_URLCONF = "leasehub.urls"
+WSGI_APPLICATION = "leasehub.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [Path(__file__).resolve().parent.parent / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+# The body limit of the API is its own (1 MiB, leasehub.api.parsing); Django's guards the pages' forms.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+APPEND_SLASH = True
+
+STATIC_URL = "/static/"
+# Files are served from the installed packages: nothing to collect before the first start.
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
+
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = switch("LEASEHUB_HTTPS", "off")
+if switch("LEASEHUB_HTTPS", "off"):
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_HSTS_SECONDS = 31_536_000
+
+REST_FRAMEWORK = {
+    "DEFAULT_SCHEMA_CLASS": "leasehub.api.schema.Schema",
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": [],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "LeaseHub",
+    "DESCRIPTION": "Expiring leases with fencing tokens, queues, pools and handoffs.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/v1",
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "AUTHENTICATION_WHITELIST": [],
+    "APPEND_COMPONENTS": {
+        "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "lh_…"}}
+    },
+    "SECURITY": [{"apiKey": []}],
+}
+
+CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default="memory://")
+CELERY_TASK_IGNORE_RESULT = True
+# A message carries no state (every task scans rows), so what matters is that none is hoarded.
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_TIMEZONE = "UTC"
+DJANGO_CELERY_BEAT_TZ_AWARE = True
+if CELERY_BROKER_URL.startswith("memory"):
+    CELERY_BROKER_TRANSPORT_OPTIONS = {"polling_interval": 0.1}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "filters": {
+        "secrets": {"()": "leasehub.api.logs.RedactSecrets"},
+        "request": {"()": "leasehub.api.logs.RequestId"},
+    },
+    "formatters": {
+        "text": {"format": "{asctime} {levelname} {name} [{request_id}] {message}", "style": "{"},
+        "json": {"()": "leasehub.api.logs.JsonFormatter"},
+    },
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "filters": ["request", "secrets"],
+            "formatter": "json" if switch("LEASEHUB_JSON_LOGS", "off") else "text",
+        }
+    },
+    "root": {"handlers": ["stderr"], "level": env.str("LEASEHUB_LOG_LEVEL", default="INFO").upper()},
+    "loggers": {
+        # One line a refused request would drown everything else.
+        "django.request": {"level": "ERROR"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
+        "django_celery_beat": {"level": "WARNING"},
+        "celery.beat": {"level": "WARNING"},
+    },
+}
