@@ -36,7 +36,8 @@ def secret_key(data: Path, *, embedded: bool) -> str:
         if len(given) < 32:
             raise ImproperlyConfigured("LEASEHUB_SECRET_KEY must have at least 32 characters.")
         return given
-    if not embedded:
+    # `leasehub up` names its folder; a process that was not told of one cannot know the fleet's secret.
+    if not embedded and not env.str("LEASEHUB_DATA", default=""):
         raise ImproperlyConfigured(
             "LEASEHUB_SECRET_KEY must be set when DATABASE_URL is: every process needs the same secret."
         )

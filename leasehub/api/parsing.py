@@ -1,0 +1,211 @@
+"""Strict reading of bodies and queries: what is wrong is named, and nothing is guessed or ignored."""
+
+import json
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import pydantic
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest
+from django.http.request import RawPostDataException
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from leasehub.errors import PayloadTooLarge, UnsupportedMediaType, ValidationError
+
+MAX_BODY_BYTES = 1024 * 1024
+MAX_PAYLOAD_BYTES = 64 * 1024
+MAX_PAYLOAD_DEPTH = 20
+MAX_ID_LENGTH = 200
+MAX_MESSAGE_LENGTH = 4000
+# The largest integer that every JSON reader keeps exact.
+MAX_INTEGER = 2**53 - 1
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+
+# C0 and C1 controls but for tab and newline, and the invisible marks that reorder text for a reader.
+_FORBIDDEN = (
+    {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]}
+    - {"\t", "\n"}
+    | {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+)
+
+
+def _plain(text: str) -> str:
+    if not text.isprintable() and (not _FORBIDDEN.isdisjoint(text) or _has_surrogate(text)):
+        raise ValueError("must not have control characters or lone surrogates")
+    return text
+
+
+def _single_line(text: str) -> str:
+    if "\n" in text or "\t" in text:
+        raise ValueError("must not have line breaks or tabs")
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return _plain(text)
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def bounded_json(value: Any) -> Any:
+    """Any JSON value that both databases can store: at most 64 KiB and 20 levels, no NUL, no lone surrogate."""
+    if value is None or value is True or value is False:
+        return value
+    try:
+        size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    except (UnicodeEncodeError, RecursionError, ValueError):
+        _explain_json(value, MAX_PAYLOAD_DEPTH)
+        raise ValueError("must be JSON") from None
+    if size > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"must be at most {MAX_PAYLOAD_BYTES} bytes of JSON, not {size}")
+    _explain_json(value, MAX_PAYLOAD_DEPTH)
+    return value
+
+
+def _explain_json(value: Any, depth: int) -> None:
+    if isinstance(value, str):
+        if "\0" in value or _has_surrogate(value):
+            raise ValueError("must not have NUL or lone surrogates in a string")
+    elif isinstance(value, bool | None):
+        return
+    elif isinstance(value, int):
+        if abs(value) > MAX_INTEGER:
+            raise ValueError("must not have an integer beyond 2^53")
+    elif isinstance(value, float):
+        if value in (float("inf"), float("-inf")):
+            raise ValueError("must not have a number beyond the range of a double")
+    elif depth == 0:
+        raise ValueError(f"must have at most {MAX_PAYLOAD_DEPTH} levels")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _explain_json(key, depth)
+            _explain_json(item, depth - 1)
+    else:
+        for item in value:
+            _explain_json(item, depth - 1)
+
+
+def _digits(value: Any) -> Any:
+    """A query parameter that is a whole number."""
+    if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) <= 16:
+        return int(value)
+    return value
+
+
+Identifier = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_single_line)
+]
+Label = Annotated[str, StringConstraints(max_length=120), AfterValidator(_plain)]
+Message = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_LENGTH), AfterValidator(_plain)]
+Payload = Annotated[Any, AfterValidator(bounded_json)]
+Token = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+QueryToken = Annotated[int, BeforeValidator(_digits), Field(ge=1, le=MAX_INTEGER)]
+Limit = Annotated[int, BeforeValidator(_digits), Field(ge=1, le=200)]
+
+
+class Body(BaseModel):
+    """A request body, or a query: strict types, no unknown member."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Page(Body):
+    """The query of a list."""
+
+    limit: Limit = 50
+    after: Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH)] | None = None
+
+
+Parsed = TypeVar("Parsed", bound=Body)
+
+
+def parse_body(request: HttpRequest, model: type[Parsed]) -> Parsed:
+    """Raises ValidationError, PayloadTooLarge, UnsupportedMediaType."""
+    return validated(model, json_object(request))
+
+
+def parse_query(request: HttpRequest, model: type[Parsed]) -> Parsed:
+    """Raises ValidationError, also for a parameter that is unknown or given twice."""
+    given: dict[str, Any] = {}
+    for name, values in request.GET.lists():
+        if len(values) > 1:
+            raise ValidationError("The query is malformed.", **{name: "is given more than once"})
+        given[name] = values[0]
+    return validated(model, given)
+
+
+def json_object(request: HttpRequest) -> dict[str, Any]:
+    text = _body_text(request)
+    if not text:
+        return {}
+    try:
+        value, end = _decoder.raw_decode(text, _skip_space(text, 0))
+        if _skip_space(text, end) != len(text):
+            raise ValueError("there is more after the JSON value")
+    except RecursionError:
+        raise ValidationError("The body is nested too deeply.", body="is nested too deeply") from None
+    except ValueError as error:
+        raise ValidationError("The body is not JSON.", body=f"is not JSON: {error}"[:200]) from None
+    if not isinstance(value, dict):
+        raise ValidationError("The body must be a JSON object.", body="must be a JSON object")
+    return value
+
+
+def _body_text(request: HttpRequest) -> str:
+    declared = request.META.get("CONTENT_LENGTH") or "0"
+    if declared.isdigit() and int(declared[:12]) > MAX_BODY_BYTES:
+        raise PayloadTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
+    try:
+        body = request.body
+    except RequestDataTooBig:
+        raise PayloadTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.") from None
+    except RawPostDataException:
+        raise ValidationError("The body could not be read.", body="could not be read") from None
+    if len(body) > MAX_BODY_BYTES:
+        raise PayloadTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
+    if not body:
+        return ""
+    media_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    if media_type not in ("application/json", "") and not media_type.endswith("+json"):
+        raise UnsupportedMediaType(f"Send JSON, as application/json, not {media_type[:100]}.")
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValidationError("The body is not UTF-8.", body="is not UTF-8") from None
+
+
+def _skip_space(text: str, start: int) -> int:
+    while start < len(text) and text[start] in " \t\r\n":
+        start += 1
+    return start
+
+
+def validated(model: type[Parsed], given: dict[str, Any]) -> Parsed:
+    try:
+        return model.model_validate(given)
+    except pydantic.ValidationError as error:
+        wrong: dict[str, str] = {}
+        for problem in error.errors(include_url=False, include_context=False, include_input=False):
+            name = ".".join(str(part) for part in problem["loc"]) or "body"
+            wrong.setdefault(_legible(name), _sentence(problem["type"], problem["msg"]))
+        raise ValidationError(
+            "; ".join(f"{name}: {text}" for name, text in list(wrong.items())[:5]), **wrong
+        ) from None
+
+
+def _legible(name: str) -> str:
+    """A member's name, which may be anything, as something that can be written back."""
+    return name[:MAX_ID_LENGTH].encode("utf-8", "backslashreplace").decode()
+
+
+def _sentence(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "is not a known member"
+    if kind == "missing":
+        return "is required"
+    return message.removeprefix("Value error, ").removeprefix("Input ")

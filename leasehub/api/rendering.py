@@ -1,0 +1,47 @@
+"""One shape for success, one for failure."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from django.http import HttpResponse
+
+from leasehub.errors import DomainError
+
+JSON = "application/json"
+
+
+def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    return bytes_response(orjson.dumps(body), status, headers)
+
+
+def bytes_response(content: bytes, status: int, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    response = HttpResponse(content, content_type=JSON, status=status)
+    # Without a length the web server sends chunks.
+    response.headers["Content-Length"] = str(len(content))
+    response.headers["Cache-Control"] = "no-store"
+    for name, value in (headers or {}).items():
+        response.headers[name] = value
+    return response
+
+
+def data(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    return json_response({"data": body}, status, headers)
+
+
+def error_body(error: DomainError) -> dict[str, object]:
+    return {"code": error.code, "message": error.message, **error.fields}
+
+
+def error_response(error: DomainError) -> HttpResponse:
+    headers: dict[str, str] = {}
+    retry_after_ms = error.fields.get("retry_after_ms")
+    if isinstance(retry_after_ms, int):
+        # Whole seconds, rounded up: a client that waits so long does not come too early.
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after_ms / 1000)))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="LeaseHub"'
+    if error.status == 405 and isinstance(allow := error.fields.get("allow"), str):
+        headers["Allow"] = allow
+    return json_response({"error": error_body(error)}, error.status, headers)

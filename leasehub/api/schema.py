@@ -1,0 +1,80 @@
+"""How operations become OpenAPI."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from pydantic import BaseModel, ConfigDict, create_model
+
+from leasehub.errors import DomainError
+
+
+class ErrorDetail(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    code: str
+    message: str
+
+
+class Failure(BaseModel):
+    """What every refusal looks like."""
+
+    error: ErrorDetail
+
+
+class Schema(AutoSchema):
+    """One group of operations for each word of the vocabulary."""
+
+    def get_tags(self) -> list[str]:
+        return [self.path.removeprefix("/v1/").split("/")[0]]
+
+    def get_auth(self) -> list[dict[str, list[str]]]:
+        return [{"apiKey": []}]
+
+
+@lru_cache(maxsize=None)
+def enveloped(name: str, model: type[BaseModel]) -> type[BaseModel]:
+    title = "".join(part.capitalize() for part in name.split("_")) + model.__name__
+    return create_model(f"{title}Answer", data=(model, ...))
+
+
+def error_responses(errors: Sequence[type[DomainError]]) -> dict[int, OpenApiResponse]:
+    """The statuses that an operation refuses with; these four every one has."""
+    described: dict[int, list[str]] = {
+        400: ["VALIDATION_ERROR"],
+        401: ["UNAUTHENTICATED"],
+        403: ["FORBIDDEN"],
+        503: ["UNAVAILABLE"],
+    }
+    for error in errors:
+        codes = described.setdefault(error.status, [])
+        if error.code not in codes:
+            codes.append(error.code)
+    return {
+        status: OpenApiResponse(Failure, description=", ".join(codes)) for status, codes in sorted(described.items())
+    }
+
+
+def query_parameters(query: type[BaseModel] | None) -> list[OpenApiParameter]:
+    if query is None:
+        return []
+    schema = query.model_json_schema()
+    return [
+        OpenApiParameter(
+            name,
+            _type_of(properties),
+            OpenApiParameter.QUERY,
+            required=name in schema.get("required", []),
+            description=properties.get("description", ""),
+            default=properties.get("default"),
+        )
+        for name, properties in schema["properties"].items()
+    ]
+
+
+def _type_of(properties: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a parameter, without "or null": a parameter is left out instead."""
+    choices = [choice for choice in properties.get("anyOf", []) if choice.get("type") != "null"]
+    return choices[0] if len(choices) == 1 else {k: v for k, v in properties.items() if k not in ("title", "default")}

@@ -1,0 +1,141 @@
+"""The base of every operation: authenticate, check the ring, parse, call a service, render.
+
+``dispatch`` replaces REST framework's: no request wrapper, no negotiation, one format. What the schema needs of
+an operation stands in its ``@operation``.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.views import APIView
+
+from leasehub.api import parsing
+from leasehub.api.rendering import bytes_response, error_response, json_response
+from leasehub.api.schema import enveloped, error_responses, query_parameters
+from leasehub.db import failures
+from leasehub.errors import DomainError, Forbidden, MethodNotAllowed, PayloadTooLarge, UnsupportedMediaType, ValidationError
+from leasehub.identity import idempotency
+from leasehub.identity.authentication import Caller, authenticate, recognize
+
+Handler = TypeVar("Handler", bound=Callable[..., HttpResponse])
+METHODS = ("get", "post", "put", "delete")
+# Raised before a service has asked the database whether the key still works.
+BEFORE_THE_SERVICE = (ValidationError, Forbidden, PayloadTooLarge, UnsupportedMediaType)
+
+
+def operation(
+    name: str,
+    *,
+    ring: int | None = None,
+    query: type[parsing.Body] | None = None,
+    body: type[parsing.Body] | None = None,
+    answers: Mapping[int, Any],
+    errors: Sequence[type[DomainError]] = (),
+    service_checks_key: bool = False,
+    remembers: bool = True,
+    shows_secret: bool = False,
+    replayed: Callable[[Caller, dict[str, Any]], dict[str, Any]] | None = None,
+    summary: str,
+) -> Callable[[Handler], Handler]:
+    """One verb of the API: its name at every door, its ring, its contract.
+
+    ``service_checks_key``: the hot path, whose one round trip checks the key too. ``remembers``: whether an
+    Idempotency-Key counts (not for what is idempotent by nature). ``replayed`` brings a remembered answer up to
+    date. ``answers`` maps a status to the model of what stands under ``data``, or to None.
+    """
+
+    def decorate(handler: Handler) -> Handler:
+        marked = cast(Any, handler)
+        marked.ring = ring
+        marked.service_checks_key = service_checks_key
+        marked.remembers = remembers
+        marked.shows_secret = shows_secret
+        marked.replayed = replayed
+        responses: dict[Any, Any] = {
+            status: OpenApiResponse(enveloped(name, model) if model else None, description=summary)
+            for status, model in answers.items()
+        }
+        responses.update(error_responses(errors))
+        schema = extend_schema(
+            operation_id=name, summary=summary, request=body, responses=responses, parameters=query_parameters(query)
+        )
+        return cast(Handler, schema(handler))
+
+    return decorate
+
+
+class Operation(APIView):
+    """A path of the API with its verbs as methods."""
+
+    caller: Caller
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # type: ignore[override]
+        try:
+            return self._answer(request, kwargs)
+        except DomainError as error:
+            return error_response(error)
+        except (OperationalError, InterfaceError) as error:
+            return error_response(failures.unavailable(error))
+
+    def _answer(self, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
+        handler = self._handler(request)
+        authorization = request.META.get("HTTP_AUTHORIZATION")
+        key = request.META.get("HTTP_IDEMPOTENCY_KEY") if handler.remembers else None
+        if key is None and handler.service_checks_key:
+            self.caller = recognize(authorization)
+            try:
+                return self._carry_out(handler, request, kwargs)
+            except BEFORE_THE_SERVICE:
+                # A key that works no more is told so first.
+                authenticate(authorization)
+                raise
+        self.caller = authenticate(authorization)
+        if key is None or request.method not in ("POST", "PUT"):
+            return self._carry_out(handler, request, kwargs)
+        return self._carry_out_once(handler, request, kwargs, key)
+
+    def _handler(self, request: HttpRequest) -> Any:
+        method = (request.method or "").lower()
+        handler = getattr(self, method, None) if method in METHODS else None
+        if handler is None:
+            allowed = ", ".join(name.upper() for name in METHODS if hasattr(self, name))
+            raise MethodNotAllowed(f"This address takes {allowed}.", allow=allowed)
+        return handler
+
+    def _carry_out(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
+        if handler.ring is not None:
+            self.caller.require(handler.ring)
+        response: HttpResponse = handler(request, **kwargs)
+        return response
+
+    def _carry_out_once(
+        self, handler: Any, request: HttpRequest, kwargs: dict[str, Any], key: str
+    ) -> HttpResponse:
+        answer, replayed = idempotency.once(
+            caller=self.caller,
+            key=key,
+            request_sha256=_fingerprint(request),
+            is_secret=handler.shows_secret,
+            effect=lambda: _remembered(self._carry_out(handler, request, kwargs)),
+        )
+        if not replayed or handler.replayed is None:
+            return bytes_response(answer.body, answer.status, answer.headers)
+        body = handler.replayed(self.caller, json.loads(answer.body))
+        return json_response(body, answer.status, answer.headers)
+
+
+def _remembered(response: HttpResponse) -> idempotency.Answer:
+    headers = {name: response.headers[name] for name in ("Location",) if name in response.headers}
+    return idempotency.Answer(response.status_code, headers, response.content)
+
+
+def _fingerprint(request: HttpRequest) -> str:
+    """Two requests are the same when method, address and the body's JSON are."""
+    body = json.dumps(parsing.json_object(request), sort_keys=True)
+    text = f"{request.method} {request.get_full_path()}\n{body}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,20 @@
+"""Failures of the database that pass by themselves: the caller is told to come back."""
+
+import logging
+
+from django.db import Error
+
+from leasehub.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+# A lock that was waited for too long, a statement that ran too long, a deadlock, a serialization failure.
+CONTENTION = {"55P03", "57014", "40P01", "40001"}
+
+
+def unavailable(error: Error) -> Unavailable:
+    """The 503 for a database that is away, or too busy."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    busy = state in CONTENTION or "locked" in str(error)
+    logger.warning("database %s: %s", "busy" if busy else "unavailable", str(error).strip().splitlines()[:1])
+    return Unavailable(retry_after_ms=500 if busy else 2000)

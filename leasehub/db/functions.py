@@ -1,0 +1,65 @@
+"""Calls of the hot path's database functions: one prepared statement on the thread's kept connection."""
+
+import select
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from django.db import connection
+
+Row = tuple[Any, ...]
+
+
+def call_one(sql: str, parameters: Sequence[Any]) -> Row:
+    """The one row of a function. Raises Django's OperationalError when the connection breaks meanwhile.
+
+    Nothing is repeated here: whether the call took effect is unknown then, and only the caller can tell whether
+    repeating it is harmless.
+    """
+    row = _executed(sql, parameters).fetchone()
+    assert row is not None
+    return row
+
+
+def call_many(sql: str, parameters: Sequence[Any]) -> list[Row]:
+    return _executed(sql, parameters).fetchall()
+
+
+def _executed(sql: str, parameters: Sequence[Any]) -> "psycopg.Cursor[Row]":
+    cursor = _kept_cursor()
+    try:
+        with connection.wrap_database_errors:
+            return cursor.execute(sql, parameters, prepare=True, binary=True)
+    except Exception:
+        if cursor.connection.closed and not connection.in_atomic_block:
+            connection.close()
+        raise
+
+
+def _kept_cursor() -> "psycopg.Cursor[Row]":
+    cursor: psycopg.Cursor[Row] | None = getattr(connection, "leasehub_cursor", None)
+    raw = connection.connection
+    if cursor is not None and raw is not None and cursor.connection is raw and not _hung_up(raw):
+        return cursor
+    connection.ensure_connection()
+    # A plain cursor: Django's own interpolates in the client and never prepares.
+    cursor = psycopg.Cursor(connection.connection)
+    connection.leasehub_cursor = cursor  # type: ignore[attr-defined]
+    return cursor
+
+
+def _hung_up(raw: "psycopg.Connection[Row]") -> bool:
+    """Whether the server closed the idle connection, found without a round trip.
+
+    An idle connection has nothing to read, unless the server said goodbye. Then nothing was sent yet, so
+    connecting again is safe.
+    """
+    if connection.in_atomic_block:
+        return False
+    if not raw.closed:
+        poll = select.poll()
+        poll.register(raw.fileno(), select.POLLIN)
+        if not poll.poll(0):
+            return False
+    connection.close()
+    return True

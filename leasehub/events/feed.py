@@ -1,0 +1,100 @@
+"""The feed: events in an order that no reader can miss one of, whatever order transactions commit in.
+
+An event's id is allotted while its resource is locked, but a transaction with a lower id may commit after one
+with a higher id: a reader that follows ids would pass over it. So positions are stamped afterwards, only on rows
+that are already visible, in id order, under the organization's feed row. Of two events of one resource the first
+is visible before the second gets its id, so positions agree with the order per resource.
+"""
+
+from django.db import connection, transaction
+
+from leasehub.db.locks import lock_rows
+from leasehub.events.models import Event, Feed
+
+STAMP_BATCH = 5000
+
+
+def stamp_all() -> int:
+    """Numbers what is unnumbered in every organization: the beat's tick. How many events were numbered."""
+    return sum(stamp(organization=organization) for organization in _with_news())
+
+
+def stamp(*, organization: int) -> int:
+    """Numbers the visible, unnumbered events of an organization. How many; 0 when another stamper is at it."""
+    with transaction.atomic():
+        Feed.objects.bulk_create([Feed(organization_id=organization)], ignore_conflicts=True)
+        # The lock in one statement, the rows in the next: a snapshot from before the lock would miss events that
+        # were committed while it was waited for.
+        feed = lock_rows(Feed.objects.filter(organization_id=organization), skip_locked=True).first()
+        if feed is None:
+            return 0
+        oldest_running, _ = _transactions()
+        ids = list(
+            Event.objects.filter(organization_id=organization, position=None, pk__gt=feed.low_water)
+            .order_by("pk")
+            .values_list("pk", flat=True)[:STAMP_BATCH]
+        )
+        if ids:
+            _number(ids, feed.last_position)
+            feed.last_position += len(ids)
+        if len(ids) < STAMP_BATCH:
+            _raise_low_water(feed, ids, oldest_running)
+        feed.save(update_fields=["last_position", "low_water", "candidate", "candidate_xid"])
+    return len(ids)
+
+
+def has_news(*, organization: int) -> bool:
+    """Whether a visible event is unnumbered."""
+    low_water = Feed.objects.filter(pk=organization).values_list("low_water", flat=True).first() or 0
+    return Event.objects.filter(organization_id=organization, position=None, pk__gt=low_water).exists()
+
+
+def _with_news() -> list[int]:
+    # Ids above the lowest low water only: the head of the index of unnumbered rows is full of dead entries.
+    floor = Feed.objects.order_by("low_water").values_list("low_water", flat=True).first() or 0
+    return list(
+        Event.objects.filter(position=None, pk__gt=floor).order_by().values_list("organization_id", flat=True).distinct()
+    )
+
+
+def _number(ids: list[int], last_position: int) -> None:
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "UPDATE events_event AS event SET position = %s + fresh.rank"
+                " FROM unnest(%s::bigint[]) WITH ORDINALITY AS fresh (id, rank) WHERE event.id = fresh.id",
+                [last_position, ids],
+            )
+        else:
+            cursor.executemany(
+                "UPDATE events_event SET position = %s WHERE id = %s",
+                [(last_position + rank, event) for rank, event in enumerate(ids, start=1)],
+            )
+
+
+def _transactions() -> tuple[int, int]:
+    """Every transaction below the first number has ended; every one at or above the second is yet to begin."""
+    if connection.vendor != "postgresql":
+        # One writer at a time: whatever has an id is visible.
+        return 1, 0
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_snapshot_xmin(now)::text::bigint, pg_snapshot_xmax(now)::text::bigint"
+            " FROM pg_current_snapshot() AS now"
+        )
+        oldest_running, next_to_begin = cursor.fetchone()
+    return oldest_running, next_to_begin
+
+
+def _raise_low_water(feed: Feed, ids: list[int], oldest_running: int) -> None:
+    """Moves the low water to the candidate once no transaction that could hold a lower id is left.
+
+    Whoever writes an event has locked a row before, so its transaction has a number before its event has an id.
+    So when the candidate was seen, the writers of all lower ids had numbers below the one that was next to begin
+    just after. ``oldest_running`` was read before ``ids``: what those writers left is among them.
+    """
+    if feed.candidate and feed.candidate_xid <= oldest_running:
+        feed.low_water, feed.candidate = feed.candidate, 0
+    if ids and not feed.candidate:
+        _, next_to_begin = _transactions()
+        feed.candidate, feed.candidate_xid = ids[-1], next_to_begin

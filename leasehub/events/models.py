@@ -1,0 +1,91 @@
+"""The journal: one row per state change, and where each organization's feed stands."""
+
+import uuid
+from typing import ClassVar
+
+from django.db import models
+
+from leasehub.identity.models import ApiKey, Organization, Principal
+
+
+class Event(models.Model):
+    """One transition, written in its transaction by whoever makes it; never changed, but for its position.
+
+    The id is allotted while the resource row is locked, so ids of one resource agree with the order of its
+    changes. ``position`` is stamped later, on rows that are already visible (leasehub.events.feed).
+
+    No foreign key is enforced: the checks would lock the organization's, the principal's and the key's row at
+    every acquire, and none of these is ever deleted.
+    """
+
+    event_id = models.UUIDField(default=uuid.uuid4, editable=False)
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    position = models.BigIntegerField(null=True)
+    type = models.CharField(max_length=40)
+    at = models.DateTimeField()
+    #: Who did it; null: the server itself (the reaper).
+    actor = models.ForeignKey(
+        Principal, on_delete=models.PROTECT, null=True, db_constraint=False, db_index=False, related_name="+"
+    )
+    key = models.ForeignKey(
+        ApiKey, on_delete=models.PROTECT, null=True, db_constraint=False, db_index=False, related_name="+"
+    )
+    resource_type = models.CharField(max_length=200, default="")
+    resource_id = models.CharField(max_length=200, default="")
+    lease_id = models.UUIDField(null=True)
+    #: The acquisition that this transition ended by starting another one.
+    previous_lease_id = models.UUIDField(null=True)
+    fencing_token = models.BigIntegerField(null=True)
+    #: The (late) holder: a principal and its label.
+    principal = models.ForeignKey(
+        Principal, on_delete=models.PROTECT, null=True, db_constraint=False, db_index=False, related_name="+"
+    )
+    holder = models.CharField(max_length=128, default="")
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        constraints: ClassVar = [
+            # Two events at one position: a reader that follows the cursor would miss one.
+            models.UniqueConstraint(fields=["organization", "position"], name="event_position_is_unique"),
+        ]
+        indexes: ClassVar = [
+            # The stamper: what has no position yet.
+            models.Index(
+                fields=["organization", "id"], name="event_unstamped", condition=models.Q(position__isnull=True)
+            ),
+            # How did this lease end?
+            models.Index(fields=["lease_id"], name="event_by_lease", condition=models.Q(lease_id__isnull=False)),
+            models.Index(
+                fields=["previous_lease_id"],
+                name="event_by_previous_lease",
+                condition=models.Q(previous_lease_id__isnull=False),
+            ),
+            # The timeline of a resource.
+            models.Index(fields=["organization", "resource_type", "resource_id", "id"], name="event_by_resource"),
+            # GET /v1/leases/reaped.
+            models.Index(
+                fields=["organization", "-id"], name="event_reaped", condition=models.Q(type="lease.reaped")
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.resource_type}/{self.resource_id}"
+
+
+class Feed(models.Model):
+    """How far an organization's events are numbered. The row is the lock of the stamper and outlives events."""
+
+    organization = models.OneToOneField(
+        Organization, on_delete=models.PROTECT, primary_key=True, related_name="feed", db_constraint=False
+    )
+    last_position = models.BigIntegerField(default=0)
+    #: Every event with an id up to this one is numbered, and none with such an id can still appear.
+    low_water = models.BigIntegerField(default=0)
+    #: The next low water, safe once every transaction before ``candidate_xid`` has ended.
+    candidate = models.BigIntegerField(default=0)
+    candidate_xid = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.organization} at {self.last_position}"

@@ -1,0 +1,146 @@
+"""From the Authorization header to a Caller, cheap enough for the hot path.
+
+A key's principal, rings and fence never change, so a process remembers them by the secret's hash. Whether the
+key still works is asked of the database at every call: by ``authenticate``, or, on the hot path, by the
+database function that does the work (it takes ``Caller.key``).
+"""
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+
+from django.db.models import Q
+
+from leasehub.db import clock
+from leasehub.db.clock import DatabaseNow
+from leasehub.errors import Unauthenticated
+from leasehub.identity import secret
+from leasehub.identity.errors import MissingRing, OutsideFence
+from leasehub.identity.models import DEFAULT_HOLDER_PATTERN, ApiKey
+from leasehub.identity.rings import ACT, OBSERVE, OPERATE
+
+REMEMBERED_KEYS = 10_000
+LAST_USED_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as far as it never changes."""
+
+    key: int
+    key_id: str
+    principal: int
+    handle: str
+    kind: str
+    organization: int
+    organization_name: str
+    rings: frozenset[int]
+    holder_pattern: str
+
+    @property
+    def observes(self) -> bool:
+        return OBSERVE in self.rings
+
+    @property
+    def acts(self) -> bool:
+        return ACT in self.rings
+
+    @property
+    def operates(self) -> bool:
+        return OPERATE in self.rings
+
+    def require(self, ring: int) -> None:
+        """Raises MissingRing."""
+        if ring not in self.rings:
+            raise MissingRing(ring)
+
+    def fenced(self, holder: str | None) -> str:
+        """The holder to act as: the given one, or the handle. Raises OutsideFence."""
+        holder = self.handle if holder is None else holder
+        if not self.may_hold_as(holder):
+            raise OutsideFence(holder, self.holder_pattern)
+        return holder
+
+    def may_hold_as(self, holder: str) -> bool:
+        return compiled(self.holder_pattern).fullmatch(holder) is not None
+
+    @property
+    def has_default_fence(self) -> bool:
+        return self.holder_pattern == DEFAULT_HOLDER_PATTERN
+
+
+@lru_cache(maxsize=1000)
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Full-match semantics: an alternation cannot slip past the anchors."""
+    return re.compile(pattern, re.ASCII)
+
+
+_remembered: dict[str, Caller] = {}
+_last_used: dict[int, float] = {}
+
+
+def authenticate(authorization: str | None) -> Caller:
+    """The caller, with the key checked now by one indexed query. Raises Unauthenticated."""
+    return _look_up(hash_of(authorization))
+
+
+def recognize(authorization: str | None) -> Caller:
+    """The caller as remembered: the service must still have the database check the key."""
+    sha256 = hash_of(authorization)
+    caller = _remembered.get(sha256)
+    if caller is None:
+        return _look_up(sha256)
+    _note_use(caller.key)
+    return caller
+
+
+def hash_of(authorization: str | None) -> str:
+    scheme, _, given = (authorization or "").partition(" ")
+    given = given.strip()
+    if scheme.lower() != "bearer" or not secret.FORM.fullmatch(given):
+        raise Unauthenticated
+    return secret.sha256(given)
+
+
+def _look_up(sha256: str) -> Caller:
+    key = (
+        ApiKey.objects.select_related("principal__organization")
+        .annotate(at=DatabaseNow())
+        .filter(secret_sha256=sha256, revoked_at=None, principal__retired_at=None)
+        .first()
+    )
+    if key is None or (key.expires_at is not None and key.expires_at <= key.at):
+        _remembered.pop(sha256, None)
+        raise Unauthenticated
+    caller = Caller(
+        key=key.pk,
+        key_id=key.key_id,
+        principal=key.principal_id,
+        handle=key.principal.handle,
+        kind=key.principal.kind,
+        organization=key.principal.organization_id,
+        organization_name=key.principal.organization.name,
+        rings=frozenset(key.rings),
+        holder_pattern=key.holder_pattern,
+    )
+    if len(_remembered) >= REMEMBERED_KEYS:
+        _remembered.clear()
+    _remembered[sha256] = caller
+    _note_use(caller.key)
+    return caller
+
+
+def _note_use(key: int) -> None:
+    """Writes last_used_at at most once a minute and process, in a statement of its own."""
+    seen = time.monotonic()
+    if seen - _last_used.get(key, -LAST_USED_SECONDS) < LAST_USED_SECONDS:
+        return
+    if len(_last_used) >= REMEMBERED_KEYS:
+        _last_used.clear()
+    _last_used[key] = seen
+    now = clock.now()
+    ApiKey.objects.filter(pk=key).filter(
+        Q(last_used_at=None) | Q(last_used_at__lt=now - timedelta(seconds=LAST_USED_SECONDS))
+    ).update(last_used_at=now)

@@ -1,0 +1,53 @@
+"""The first start: an organization, an admin, a key; later starts find them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from leasehub.identity import services
+from leasehub.identity.models import Organization
+from leasehub.identity.rings import ACT, OBSERVE, OPERATE
+
+FIRST_ORGANIZATION = "main"
+ADMIN = "admin"
+
+
+def first_run(*, url: str, credentials: Path) -> dict[str, Any]:
+    """Makes what the first start needs and writes it to ``credentials`` (mode 0600)."""
+    password = services.new_password()
+    with transaction.atomic():
+        user = User.objects.create_superuser(ADMIN, password=password)
+        made = organization_with_key(name=FIRST_ORGANIZATION, handle=ADMIN, url=url, user=user)
+        document = {**made, "admin_user": ADMIN, "admin_password": password}
+        # Inside the transaction: a database without its credentials could not be entered.
+        write_private(credentials, document)
+    return document
+
+
+def organization_with_key(*, name: str, handle: str, url: str, user: User | None = None) -> dict[str, Any]:
+    """An organization with a human principal and a key that carries all rings. Raises NameTaken."""
+    organization = services.create_organization(name=name)
+    principal = services.create_principal(organization=organization.pk, handle=handle, kind="human", user=user)
+    _, plain = services.issue_key(principal=principal, label="first key", rings=(OBSERVE, ACT, OPERATE))
+    return {"url": url, "organization": name, "principal": handle, "token": plain}
+
+
+def is_new() -> bool:
+    return not Organization.objects.exists()
+
+
+def write_private(file: Path, document: dict[str, Any]) -> None:
+    """Replaces the file whole, readable by its owner alone from the first byte on."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        json.dump(document, stream, indent=2)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    aside.replace(file)

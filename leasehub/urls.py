@@ -1,0 +1,21 @@
+"""Every address of the server."""
+
+from django.contrib import admin
+from django.urls import include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+from leasehub.api import health
+
+handler400 = "leasehub.api.failures.bad_request"
+handler404 = "leasehub.api.failures.not_found"
+handler500 = "leasehub.api.failures.server_error"
+
+urlpatterns = [
+    path("v1/", include("leases.urls")),
+    path("v1/", include("leasehub.api.urls")),
+    path("v1/schema", SpectacularAPIView.as_view(), name="schema"),
+    path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema")),
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("admin/", admin.site.urls),
+]

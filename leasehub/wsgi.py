@@ -1,0 +1,58 @@
+"""The web server's way in: a lean path for the API, Django's full one for pages and admin."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "leasehub.settings")
+
+import django  # noqa: E402
+
+django.setup(set_prefix=False)
+
+from django.conf import settings  # noqa: E402
+from django.core.handlers.wsgi import WSGIHandler  # noqa: E402
+
+API_PREFIXES = ("/v1/", "/healthz", "/readyz")
+# The schema's page carries a script, so it wants the headers of a page.
+PAGES = ("/v1/docs",)
+
+
+class ApiHandler(WSGIHandler):
+    """Django's handler with the API's short list of middleware."""
+
+    def load_middleware(self, is_async: bool = False) -> None:
+        everything = settings.MIDDLEWARE
+        settings.MIDDLEWARE = settings.API_MIDDLEWARE
+        try:
+            super().load_middleware(is_async)
+        finally:
+            settings.MIDDLEWARE = everything
+
+
+def end_with_parent() -> None:
+    """Ends this process when the web server's main process is gone, even by kill -9."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+if "LEASEHUB_SUPERVISED" in os.environ:
+    end_with_parent()
+
+api = ApiHandler()
+pages = WSGIHandler()
+
+
+def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    address = environ["PATH_INFO"]
+    if address.startswith(API_PREFIXES) and not address.startswith(PAGES):
+        return api(environ, start_response)
+    return pages(environ, start_response)

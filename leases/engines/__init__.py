@@ -1,0 +1,36 @@
+"""Two ways to carry out the hot verbs, one meaning: what each database does best.
+
+Every verb takes the key's row id, checks the key, locks the resource's row, reads the clock, decides, writes the
+row and the event, and answers an Outcome. ``leases.services`` gives the outcome its meaning.
+"""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from types import ModuleType
+from typing import Any
+
+from django.db import connection
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    #: What happened or why not; each engine function lists its words.
+    outcome: str
+    lease_id: uuid.UUID | None = None
+    fencing_token: int | None = None
+    expires_at: datetime | None = None
+    #: Database time, read after the lock.
+    at: datetime | None = None
+    #: The lease that this acquisition ended.
+    previous: dict[str, Any] | None = None
+
+
+def engine() -> ModuleType:
+    if connection.vendor == "postgresql":
+        from leases.engines import plpgsql
+
+        return plpgsql
+    from leases.engines import portable
+
+    return portable

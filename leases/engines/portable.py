@@ -1,0 +1,280 @@
+"""The hot verbs in Python, for SQLite: each in one IMMEDIATE transaction behind the writer lock.
+
+The same steps as leases/sql/lease_functions.sql. It runs on PostgreSQL too, which is how the tests hold the two
+against each other.
+"""
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Q
+
+from leasehub.db import clock
+from leasehub.db.locks import lock_rows
+from leasehub.events.journal import record
+from leasehub.identity.models import ApiKey
+from leases.engines import Outcome
+from leases.models import Resource, public_lease_id
+
+FREE: dict[str, Any] = {
+    "lease_id": None,
+    "principal": None,
+    "holder": None,
+    "purpose": None,
+    "payload": None,
+    "acquired_at": None,
+    "heartbeat_at": None,
+    "expires_at": None,
+    "check_at": None,
+    "ttl_ms": None,
+    "lifetime_ends_at": None,
+}
+
+
+def acquire(
+    *,
+    key: int,
+    resource_type: str,
+    resource_id: str,
+    holder: str,
+    ttl_ms: int,
+    reacquire: bool,
+    purpose: str | None,
+    payload: str | None,
+    lifetime_ms: int | None,
+) -> Outcome:
+    """acquired, reacquired, taken_over; held, held_by_self (refused); unauthenticated."""
+    owner = _owner(key)
+    if owner is None:
+        return Outcome("unauthenticated")
+    principal, organization = owner
+    named = Resource.objects.filter(
+        organization_id=organization, resource_type=resource_type, resource_id=resource_id
+    )
+    if (seen := named.first()) is not None:
+        refusal = _refusal(seen, principal, holder, reacquire, clock.now())
+        if refusal is not None:
+            return refusal
+    with transaction.atomic():
+        row = _lock_or_make(named, organization, resource_type, resource_id)
+        at = clock.now()
+        if (refusal := _refusal(row, principal, holder, reacquire, at)) is not None:
+            return refusal
+        outcome, previous = "acquired", None
+        if row.expires_at is not None:
+            outcome = "taken_over" if row.expires_at <= at else "reacquired"
+            previous = previous_lease(row)
+        lease_id = uuid.uuid4()
+        token = max(row.last_token + 1, clock.milliseconds(at))
+        ends = at + timedelta(milliseconds=lifetime_ms) if lifetime_ms is not None else None
+        expires_at = _earlier(at + timedelta(milliseconds=ttl_ms), ends)
+        Resource.objects.filter(pk=row.pk).update(
+            last_token=token,
+            lease_id=lease_id,
+            principal=principal,
+            holder=holder,
+            purpose=purpose,
+            payload=json.loads(payload) if payload is not None else None,
+            acquired_at=at,
+            heartbeat_at=at,
+            expires_at=expires_at,
+            check_at=expires_at,
+            ttl_ms=ttl_ms,
+            lifetime_ends_at=ends,
+        )
+        record(
+            "lease.taken_over" if outcome == "taken_over" else "lease.acquired",
+            at=at,
+            organization=organization,
+            actor=principal,
+            key=key,
+            resource_type=resource_type,
+            resource_id=resource_id,
+            lease_id=lease_id,
+            previous_lease_id=row.lease_id,
+            fencing_token=token,
+            principal=principal,
+            holder=holder,
+            data={
+                "ttl_seconds": ttl_ms // 1000,
+                "expires_at": clock.iso(expires_at),
+                "purpose": purpose,
+                "lifetime_ends_at": clock.iso(ends) if ends else None,
+                "previous": previous,
+            },
+        )
+    return Outcome(outcome, lease_id, token, expires_at, at, previous)
+
+
+def heartbeat(*, key: int, lease_id: uuid.UUID, fencing_token: int, ttl_ms: int | None) -> Outcome:
+    """refreshed; stale (another token), expired, lifetime_over, not_found, unauthenticated."""
+    owner = _owner(key)
+    if owner is None:
+        return Outcome("unauthenticated", lease_id)
+    with transaction.atomic():
+        row = _lock_lease(owner, lease_id)
+        if row is None:
+            return Outcome("not_found", lease_id)
+        at = clock.now()
+        if row.last_token != fencing_token:
+            return Outcome("stale", lease_id, None, row.expires_at, at)
+        assert row.expires_at is not None and row.ttl_ms is not None
+        if row.expires_at <= at:
+            over = row.lifetime_ends_at is not None and row.lifetime_ends_at <= row.expires_at
+            return Outcome("lifetime_over" if over else "expired", lease_id, fencing_token, row.expires_at, at)
+        ttl_ms = ttl_ms if ttl_ms is not None else row.ttl_ms
+        expires_at = _earlier(at + timedelta(milliseconds=ttl_ms), row.lifetime_ends_at)
+        changed: dict[str, Any] = {"heartbeat_at": at, "expires_at": expires_at, "ttl_ms": ttl_ms}
+        if row.check_at is not None and expires_at < row.check_at:
+            changed["check_at"] = expires_at
+        Resource.objects.filter(pk=row.pk).update(**changed)
+    return Outcome("refreshed", lease_id, fencing_token, expires_at, at)
+
+
+def heartbeats(*, key: int, pairs: Sequence[tuple[uuid.UUID, int]]) -> list[Outcome]:
+    """One beat for each pair, in one transaction, the rows locked in the order of their ids."""
+    with transaction.atomic():
+        ids = dict(
+            Resource.objects.filter(lease_id__in=[lease_id for lease_id, _ in pairs]).values_list("lease_id", "pk")
+        )
+        return [
+            heartbeat(key=key, lease_id=lease_id, fencing_token=token, ttl_ms=None)
+            for lease_id, token in sorted(pairs, key=lambda pair: ids.get(pair[0], 0))
+        ]
+
+
+def release(*, key: int, lease_id: uuid.UUID, fencing_token: int | None) -> Outcome:
+    """released, released_expired (only tidying); stale (another token), not_found, unauthenticated."""
+    owner = _owner(key)
+    if owner is None:
+        return Outcome("unauthenticated", lease_id)
+    with transaction.atomic():
+        row = _lock_lease(owner, lease_id)
+        if row is None:
+            return Outcome("not_found", lease_id)
+        at = clock.now()
+        if fencing_token is not None and row.last_token != fencing_token:
+            return Outcome("stale", lease_id, None, None, at)
+        assert row.expires_at is not None and row.acquired_at is not None
+        was_expired = row.expires_at <= at
+        end(
+            row,
+            "lease.released",
+            at=at,
+            actor=owner[0],
+            key=key,
+            data={"was_expired": was_expired, "acquired_at": clock.iso(row.acquired_at)},
+        )
+    return Outcome(
+        "released_expired" if was_expired else "released", lease_id, row.last_token, row.expires_at, at
+    )
+
+
+def reap_due(*, limit: int) -> tuple[int, int]:
+    """How many rows were due, and how many of them were dead and are ended now."""
+    with transaction.atomic():
+        due = list(
+            Resource.objects.filter(lease_id__isnull=False, check_at__lte=clock.now())
+            .order_by("check_at")
+            .values_list("pk", flat=True)[:limit]
+        )
+        rows = list(lock_rows(Resource.objects.filter(pk__in=due), skip_locked=True))
+        at = clock.now()
+        dead = [row for row in rows if row.expires_at is not None and row.expires_at <= at]
+        for row in dead:
+            end(row, "lease.reaped", at=at, data=epitaph(row))
+        Resource.objects.filter(pk__in=[row.pk for row in rows], expires_at__gt=at).update(check_at=F("expires_at"))
+    return len(rows), len(dead)
+
+
+def end(
+    row: Resource,
+    event: str,
+    *,
+    at: datetime,
+    data: dict[str, Any],
+    actor: int | None = None,
+    key: int | None = None,
+) -> None:
+    """Ends the lease on a row that the caller has locked, and journals it."""
+    Resource.objects.filter(pk=row.pk).update(**FREE)
+    record(
+        event,
+        at=at,
+        organization=row.organization_id,
+        actor=actor,
+        key=key,
+        resource_type=row.resource_type,
+        resource_id=row.resource_id,
+        lease_id=row.lease_id,
+        fencing_token=row.last_token,
+        principal=row.principal_id,
+        holder=row.holder or "",
+        data=data,
+    )
+
+
+def epitaph(row: Resource) -> dict[str, Any]:
+    """What an event says of a lease that ran out."""
+    assert row.acquired_at and row.heartbeat_at and row.expires_at
+    return {
+        "acquired_at": clock.iso(row.acquired_at),
+        "heartbeat_at": clock.iso(row.heartbeat_at),
+        "expired_at": clock.iso(row.expires_at),
+        "lifetime_over": row.lifetime_ends_at is not None and row.lifetime_ends_at <= row.expires_at,
+    }
+
+
+def previous_lease(row: Resource) -> dict[str, Any]:
+    assert row.lease_id and row.acquired_at and row.heartbeat_at and row.expires_at
+    return {
+        "lease_id": public_lease_id(row.lease_id),
+        "holder": row.holder,
+        "acquired_at": clock.iso(row.acquired_at),
+        "heartbeat_at": clock.iso(row.heartbeat_at),
+        "expires_at": clock.iso(row.expires_at),
+    }
+
+
+def _owner(key: int) -> tuple[int, int] | None:
+    """The principal and organization that a key speaks for, while it works."""
+    return (
+        ApiKey.objects.filter(pk=key, revoked_at=None, principal__retired_at=None)
+        .filter(Q(expires_at=None) | Q(expires_at__gt=clock.now()))
+        .values_list("principal_id", "principal__organization_id")
+        .first()
+    )
+
+
+def _refusal(row: Resource, principal: int, holder: str, reacquire: bool, at: datetime) -> Outcome | None:
+    if row.expires_at is None or row.expires_at <= at:
+        return None
+    of_self = row.principal_id == principal and row.holder == holder
+    if of_self and reacquire:
+        return None
+    return Outcome("held_by_self" if of_self else "held", None, None, row.expires_at, at)
+
+
+def _lock_or_make(named: Any, organization: int, resource_type: str, resource_id: str) -> Resource:
+    while (row := lock_rows(named).first()) is None:
+        # Free, with token 0; again from the top, because a prune may take it before it is locked.
+        Resource.objects.bulk_create(
+            [Resource(organization_id=organization, resource_type=resource_type, resource_id=resource_id)],
+            ignore_conflicts=True,
+        )
+    return row  # type: ignore[no-any-return]
+
+
+def _lock_lease(owner: tuple[int, int], lease_id: uuid.UUID) -> Resource | None:
+    principal, organization = owner
+    return lock_rows(
+        Resource.objects.filter(lease_id=lease_id, organization_id=organization, principal_id=principal)
+    ).first()
+
+
+def _earlier(at: datetime, limit: datetime | None) -> datetime:
+    return at if limit is None else min(at, limit)

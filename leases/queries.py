@@ -1,0 +1,133 @@
+"""Reads of leases."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
+
+from leasehub.db import clock
+from leasehub.errors import NotFound
+from leasehub.events.models import Event
+from leasehub.identity.authentication import Caller
+from leases.models import Resource
+
+ENDED_BY = {
+    "lease.released": "released",
+    "lease.reaped": "reaped",
+    "lease.force_released": "force_released",
+}
+# What a new acquisition says of the one it ended.
+ENDED_BY_SUCCESSOR = {
+    "lease.acquired": "reacquired",
+    "lease.taken_over": "taken_over",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a lease ended, from the journal."""
+
+    ended_by: str
+    ended_at: datetime
+    #: Whose it was.
+    principal: int | None
+    handle: str | None
+    holder: str
+    resource_type: str
+    resource_id: str
+    fencing_token: int | None
+
+
+def leases(*, organization: int) -> QuerySet[Resource]:
+    """The leases that are held or ran out unreaped, oldest resource first."""
+    return (
+        Resource.objects.filter(organization_id=organization, lease_id__isnull=False)
+        .select_related("principal")
+        .order_by("pk")
+    )
+
+
+def visible_leases(*, caller: Caller) -> QuerySet[Resource]:
+    """RING-1 sees its organization's leases, other keys their principal's own."""
+    found = leases(organization=caller.organization)
+    return found if caller.observes else found.filter(principal=caller.principal)
+
+
+def lease(*, caller: Caller, lease_id: uuid.UUID) -> Resource | None:
+    return visible_leases(caller=caller).filter(lease_id=lease_id).first()
+
+
+def resource(*, caller: Caller, resource_type: str, resource_id: str) -> Resource | None:
+    return (
+        Resource.objects.filter(
+            organization_id=caller.organization, resource_type=resource_type, resource_id=resource_id
+        )
+        .select_related("principal")
+        .first()
+    )
+
+
+def ending(*, organization: int, lease_id: uuid.UUID) -> Ending | None:
+    """How the lease ended; None when it lives or never was."""
+    events = Event.objects.filter(organization_id=organization).select_related("principal")
+    end = events.filter(lease_id=lease_id, type__in=ENDED_BY).order_by("pk").last()
+    if end is not None:
+        lifetime_over = end.data.get("lifetime_over") is True
+        return _ending(end, "max_lifetime" if lifetime_over else ENDED_BY[end.type], end)
+    successor = events.filter(previous_lease_id=lease_id, type__in=ENDED_BY_SUCCESSOR).order_by("pk").last()
+    if successor is None:
+        return None
+    start = events.filter(lease_id=lease_id).order_by("pk").first()
+    return _ending(successor, ENDED_BY_SUCCESSOR[successor.type], start or successor)
+
+
+def _ending(end: Event, ended_by: str, of: Event) -> Ending:
+    return Ending(
+        ended_by=ended_by,
+        ended_at=end.at,
+        principal=of.principal_id,
+        handle=None if of.principal is None else of.principal.handle,
+        holder=of.holder,
+        resource_type=of.resource_type,
+        resource_id=of.resource_id,
+        fencing_token=of.fencing_token,
+    )
+
+
+def reaped(*, organization: int) -> QuerySet[Event]:
+    """What the reaper reclaimed, newest first."""
+    return (
+        Event.objects.filter(organization_id=organization, type="lease.reaped")
+        .select_related("principal")
+        .order_by("-pk")
+    )
+
+
+def filtered(
+    found: QuerySet[Resource],
+    *,
+    resource_type: str | None,
+    resource_id: str | None,
+    holder: str | None,
+    state: str | None,
+) -> QuerySet[Resource]:
+    given = {"resource_type": resource_type, "resource_id": resource_id, "holder": holder}
+    found = found.filter(**{name: value for name, value in given.items() if value is not None})
+    if state is None:
+        return found
+    at = clock.now()
+    # A free resource has no lease, so a list of leases has none.
+    wanted = {"held": Q(expires_at__gt=at), "unknown": Q(expires_at__lte=at), "free": Q(pk=None)}
+    return found.filter(wanted[state])
+
+
+def parse_lease_id(text: str) -> uuid.UUID:
+    """Raises NotFound: a malformed id names nothing."""
+    digits = text.removeprefix("lease_")
+    if len(text) != 38 or len(digits) != 32:
+        raise NotFound
+    try:
+        return uuid.UUID(hex=digits)
+    except ValueError:
+        raise NotFound from None

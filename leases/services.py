@@ -1,0 +1,341 @@
+"""The verbs of the lease. ``leases.engines`` carries the hot ones out; here they get their meaning.
+
+Invariants kept here and in the engines (numbers of docs/architecture.md):
+exclusion (1), tokens only grow (2), no revival (3), no theft (4), no ghost (5), the acquisition is named (6), the
+database owns the clock (7), one event per transition (8).
+"""
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from leasehub.db import clock
+from leasehub.db.locks import lock_rows
+from leasehub.errors import DomainError, NotFound, Unauthenticated, ValidationError
+from leasehub.events.models import Event
+from leasehub.identity.authentication import Caller
+from leases import queries
+from leases.engines import Outcome, engine
+from leases.engines.portable import end, epitaph
+from leases.errors import Conflict, LeaseLost, StaleToken
+from leases.models import Resource
+
+# Leases of these types are made by claim and promote alone.
+RESERVED_TYPES = ("task", "slot")
+REAP_BATCH = 2000
+PRUNE_BATCH = 5000
+RECONCILE_LIMIT = 5000
+# A free row is pruned when its last token is this far behind the clock: the next one's floor is above it.
+PRUNE_AFTER = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    lease_id: uuid.UUID
+    fencing_token: int
+    expires_at: datetime
+    #: Database time at which this was true.
+    at: datetime
+    took_over_expired: bool = False
+    #: The lease that ended for it, when it was taken over or reacquired.
+    previous: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    lease_id: uuid.UUID
+    at: datetime
+    was_expired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does an operator's act: a principal, by an API key or in the admin."""
+
+    organization: int
+    principal: int | None
+    key: int | None = None
+
+    @classmethod
+    def of(cls, caller: Caller) -> "Actor":
+        return cls(caller.organization, caller.principal, caller.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    held: list[Resource]
+    reaped: list[Resource]
+    foreign: list[Resource]
+    #: There are more leases than one sweep looks at.
+    truncated: bool
+    at: datetime
+
+
+def acquire(
+    *,
+    caller: Caller,
+    resource_type: str,
+    resource_id: str,
+    ttl_seconds: int,
+    holder: str | None = None,
+    purpose: str | None = None,
+    payload: Any = None,
+    max_lifetime_seconds: int | None = None,
+    reacquire: bool = True,
+) -> Grant:
+    """Take the resource, or take it over when its lease ran out.
+
+    Raises Conflict while another holder's lease lives (or, with reacquire=False, one's own); OutsideFence,
+    ValidationError, Unauthenticated.
+    """
+    if resource_type in RESERVED_TYPES:
+        raise ValidationError(
+            f"Leases of type {resource_type} are made by claims and grants alone.",
+            resource_type=f"{resource_type} is reserved",
+        )
+    check_ttl(ttl_seconds)
+    outcome = engine().acquire(
+        key=caller.key,
+        resource_type=resource_type,
+        resource_id=resource_id,
+        holder=caller.fenced(holder),
+        ttl_ms=ttl_seconds * 1000,
+        reacquire=reacquire,
+        purpose=purpose,
+        payload=None if payload is None else json.dumps(payload),
+        lifetime_ms=None if max_lifetime_seconds is None else max_lifetime_seconds * 1000,
+    )
+    match outcome.outcome:
+        case "acquired" | "reacquired" | "taken_over":
+            return Grant(
+                outcome.lease_id,
+                outcome.fencing_token,
+                outcome.expires_at,
+                outcome.at,
+                outcome.outcome == "taken_over",
+                outcome.previous,
+            )
+        case "held" | "held_by_self":
+            raise Conflict.until(
+                outcome.expires_at, at=outcome.at, held_by_self=outcome.outcome == "held_by_self"
+            )
+    raise Unauthenticated
+
+
+def heartbeat(
+    *, caller: Caller, lease_id: uuid.UUID, fencing_token: int, ttl_seconds: int | None = None
+) -> Grant:
+    """Move the expiry to now + ttl.
+
+    Raises LeaseLost once the lease has ended or run out, StaleToken, NotFound for what is not one's own.
+    """
+    if ttl_seconds is not None:
+        check_ttl(ttl_seconds)
+    check_fence(caller, [lease_id])
+    outcome = engine().heartbeat(
+        key=caller.key,
+        lease_id=lease_id,
+        fencing_token=fencing_token,
+        ttl_ms=None if ttl_seconds is None else ttl_seconds * 1000,
+    )
+    return _beaten(caller, outcome)
+
+
+def heartbeats(*, caller: Caller, pairs: Sequence[tuple[uuid.UUID, int]]) -> list[Grant | DomainError]:
+    """One beat for each (lease id, fencing token), each with its own answer, in the order given.
+
+    Raises Unauthenticated alone.
+    """
+    outside = outside_fence(caller, [lease_id for lease_id, _ in pairs])
+    allowed = [pair for pair in dict.fromkeys(pairs) if pair[0] not in outside]
+    answers: dict[tuple[uuid.UUID, int], Grant | DomainError] = {}
+    for outcome, pair in _paired(engine().heartbeats(key=caller.key, pairs=allowed), allowed):
+        try:
+            answers[pair] = _beaten(caller, outcome)
+        except Unauthenticated:
+            raise
+        except DomainError as error:
+            answers[pair] = error
+    return [answers.get(pair, NotFound()) for pair in pairs]
+
+
+def release(*, caller: Caller, lease_id: uuid.UUID, fencing_token: int | None = None) -> Ended:
+    """End one's own lease. One that ran out and that nobody reaped or took over is only tidied away.
+
+    Raises NotFound when it has ended already or is not one's own, StaleToken when a token is given that is not
+    the lease's.
+    """
+    check_fence(caller, [lease_id])
+    outcome = engine().release(key=caller.key, lease_id=lease_id, fencing_token=fencing_token)
+    match outcome.outcome:
+        case "released" | "released_expired":
+            return Ended(lease_id, outcome.at, outcome.outcome == "released_expired")
+        case "stale":
+            raise StaleToken
+        case "not_found":
+            raise NotFound
+    raise Unauthenticated
+
+
+@transaction.atomic
+def force_release(*, actor: Actor, lease_id: uuid.UUID, fencing_token: int, reason: str) -> Ended:
+    """End anybody's lease, by an operator, recorded with the reason.
+
+    Raises NotFound when it has ended already, StaleToken when another acquisition is meant.
+    """
+    row = lock_rows(Resource.objects.filter(organization_id=actor.organization, lease_id=lease_id)).first()
+    if row is None:
+        raise NotFound
+    at = clock.now()
+    if row.last_token != fencing_token:
+        raise StaleToken
+    assert row.expires_at is not None and row.acquired_at is not None
+    was_expired = row.expires_at <= at
+    data = {"reason": reason, "was_expired": was_expired, "acquired_at": clock.iso(row.acquired_at)}
+    end(row, "lease.force_released", at=at, actor=actor.principal, key=actor.key, data=data)
+    return Ended(lease_id, at, was_expired)
+
+
+@transaction.atomic
+def reap(*, actor: Actor, resource_type: str, resource_id: str) -> tuple[Resource, datetime]:
+    """End a lease that ran out. The row as it was, and when.
+
+    Raises Conflict while the lease lives, NotFound when the resource is free.
+    """
+    row = lock_rows(
+        Resource.objects.filter(
+            organization_id=actor.organization,
+            resource_type=resource_type,
+            resource_id=resource_id,
+            lease_id__isnull=False,
+        )
+    ).first()
+    if row is None:
+        raise NotFound("The resource is free.")
+    at = clock.now()
+    assert row.expires_at is not None
+    if row.expires_at > at:
+        raise Conflict.until(row.expires_at, at=at)
+    end(row, "lease.reaped", at=at, actor=actor.principal, key=actor.key, data=epitaph(row))
+    return row, at
+
+
+@transaction.atomic
+def reconcile(*, caller: Caller) -> Reconciled:
+    """A start-up sweep: ends the dead leases whose holder is inside the caller's fence.
+
+    What is outside the fence is foreign and never touched. A key without RING-1 sweeps its principal's own alone.
+    """
+    seen = list(queries.visible_leases(caller=caller)[: RECONCILE_LIMIT + 1])
+    at = clock.now()
+    inside = [row for row in seen[:RECONCILE_LIMIT] if caller.may_hold_as(row.holder or "")]
+    dead = [row.pk for row in inside if row.expires_at is not None and row.expires_at <= at]
+    locked = {row.pk: row for row in lock_rows(queries.leases(organization=caller.organization).filter(pk__in=dead))}
+    at = clock.now()
+    reaped = [row for row in locked.values() if row.expires_at is not None and row.expires_at <= at]
+    for row in reaped:
+        end(row, "lease.reaped", at=at, actor=caller.principal, key=caller.key, data=epitaph(row))
+    return Reconciled(
+        held=[row for row in inside if row.pk not in dead] + [row for row in locked.values() if row not in reaped],
+        reaped=reaped,
+        foreign=[row for row in seen[:RECONCILE_LIMIT] if not caller.may_hold_as(row.holder or "")],
+        truncated=len(seen) > RECONCILE_LIMIT,
+        at=at,
+    )
+
+
+def reap_due(*, batches: int = 50) -> int:
+    """The reaper: ends leases that ran out, in batches of their own transactions. How many.
+
+    Harmless when run twice or never: rows that another process has locked are skipped, and an expired lease
+    blocks nobody.
+    """
+    total = 0
+    for _ in range(batches):
+        looked_at, reaped = engine().reap_due(limit=REAP_BATCH)
+        total += reaped
+        if looked_at < REAP_BATCH:
+            break
+    return total
+
+
+def prune() -> int:
+    """Deletes free rows whose last token is a day behind the clock. How many.
+
+    Stops while the clock is behind the newest event: tokens of pruned rows are kept growing by the clock alone.
+    """
+    at = clock.now()
+    newest = Event.objects.order_by("-pk").values_list("at", flat=True).first()
+    if newest is not None and newest > at + timedelta(seconds=1):
+        return 0
+    oldest = clock.milliseconds(at - PRUNE_AFTER)
+    with transaction.atomic():
+        old = Resource.objects.filter(lease_id=None, last_token__lt=oldest)
+        rows = list(lock_rows(old, skip_locked=True).values_list("pk", flat=True)[:PRUNE_BATCH])
+        pruned, _ = Resource.objects.filter(pk__in=rows).delete()
+    return pruned
+
+
+def check_ttl(ttl_seconds: int) -> None:
+    """Raises ValidationError."""
+    least, most = settings.LEASEHUB_MIN_TTL_SECONDS, settings.LEASEHUB_MAX_TTL_SECONDS
+    if not least <= ttl_seconds <= most:
+        raise ValidationError(
+            f"ttl_seconds must be from {least} to {most}.", ttl_seconds=f"must be from {least} to {most}"
+        )
+
+
+def check_fence(caller: Caller, lease_ids: Iterable[uuid.UUID]) -> None:
+    """Raises NotFound for a lease whose holder is outside the key's fence."""
+    if outside_fence(caller, lease_ids):
+        raise NotFound
+
+
+def outside_fence(caller: Caller, lease_ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
+    """The leases whose holder this key may not act as; asked only for a key with a fence of its own.
+
+    Safe before the lock: the holder of an acquisition never changes.
+    """
+    if caller.has_default_fence:
+        return set()
+    holders = Resource.objects.filter(lease_id__in=list(lease_ids)).values_list("lease_id", "holder")
+    return {lease_id for lease_id, holder in holders if lease_id and not caller.may_hold_as(holder or "")}
+
+
+def _beaten(caller: Caller, outcome: Outcome) -> Grant:
+    match outcome.outcome:
+        case "refreshed":
+            return Grant(outcome.lease_id, outcome.fencing_token, outcome.expires_at, outcome.at)
+        case "stale":
+            raise StaleToken
+        case "expired":
+            raise LeaseLost(ended_by="expired", ended_at=outcome.expires_at)
+        case "lifetime_over":
+            raise LeaseLost(ended_by="max_lifetime", ended_at=outcome.expires_at)
+        case "not_found":
+            ending = queries.ending(organization=caller.organization, lease_id=outcome.lease_id)
+            if ending is None or ending.principal != caller.principal:
+                raise NotFound
+            raise LeaseLost(ended_by=ending.ended_by, ended_at=ending.ended_at)
+    raise Unauthenticated
+
+
+def _paired(
+    outcomes: list[Outcome], pairs: Sequence[tuple[uuid.UUID, int]]
+) -> Iterable[tuple[Outcome, tuple[uuid.UUID, int]]]:
+    """Each outcome with the pair it answers: the engine locks in its own order."""
+    waiting: dict[uuid.UUID, list[tuple[uuid.UUID, int]]] = {}
+    for pair in pairs:
+        waiting.setdefault(pair[0], []).append(pair)
+    for outcome in outcomes:
+        assert outcome.lease_id is not None
+        candidates = waiting[outcome.lease_id]
+        exact = next((pair for pair in candidates if pair[1] == outcome.fencing_token), candidates[0])
+        candidates.remove(exact)
+        yield outcome, exact
