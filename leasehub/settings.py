@@ -214,9 +214,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "AUTHENTICATION_WHITELIST": [],
-    "APPEND_COMPONENTS": {
-        "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "lh_…"}}
-    },
+    "APPEND_COMPONENTS": {"securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "lh_…"}}},
     "SECURITY": [{"apiKey": []}],
 }
 

@@ -260,7 +260,9 @@ class Lease(Operation):
         row = queries.lease(caller=self.caller, lease_id=named)
         if row is not None:
             return data(lease_view(self.caller, row, clock.now()))
-        return data(ended_view(self.caller, lease_id, queries.ending(organization=self.caller.organization, lease_id=named)))
+        return data(
+            ended_view(self.caller, lease_id, queries.ending(organization=self.caller.organization, lease_id=named))
+        )
 
     @operation(
         "lease_release",
@@ -356,9 +358,7 @@ class LeaseStatus(Operation):
     )
     def get(self, request: HttpRequest) -> HttpResponse:
         given = parse_query(request, ResourceName)
-        row = queries.resource(
-            caller=self.caller, resource_type=given.resource_type, resource_id=given.resource_id
-        )
+        row = queries.resource(caller=self.caller, resource_type=given.resource_type, resource_id=given.resource_id)
         row = row or Resource(resource_type=given.resource_type, resource_id=given.resource_id)
         return data(lease_view(self.caller, row, clock.now()))
 
@@ -427,9 +427,7 @@ class FenceCheck(Operation):
     )
     def post(self, request: HttpRequest) -> HttpResponse:
         given = parse_body(request, CheckFence)
-        row = queries.resource(
-            caller=self.caller, resource_type=given.resource_type, resource_id=given.resource_id
-        )
+        row = queries.resource(caller=self.caller, resource_type=given.resource_type, resource_id=given.resource_id)
         live = row is not None and row.expires_at is not None and row.expires_at > clock.now()
         highest = row.last_token if row else 0
         return data({"current": live and highest == given.fencing_token, "highest_token": highest})

@@ -122,15 +122,11 @@ def acquire(
                 outcome.previous,
             )
         case "held" | "held_by_self":
-            raise Conflict.until(
-                outcome.expires_at, at=outcome.at, held_by_self=outcome.outcome == "held_by_self"
-            )
+            raise Conflict.until(outcome.expires_at, at=outcome.at, held_by_self=outcome.outcome == "held_by_self")
     raise Unauthenticated
 
 
-def heartbeat(
-    *, caller: Caller, lease_id: uuid.UUID, fencing_token: int, ttl_seconds: int | None = None
-) -> Grant:
+def heartbeat(*, caller: Caller, lease_id: uuid.UUID, fencing_token: int, ttl_seconds: int | None = None) -> Grant:
     """Move the expiry to now + ttl.
 
     Raises LeaseLost once the lease has ended or run out, StaleToken, NotFound for what is not one's own.

@@ -18,9 +18,9 @@ from leasehub.events.types import TYPES
 
 class FeedQuery(Body):
     after: Annotated[str, Field(description="The cursor of an earlier answer; from the beginning without it")] = "0"
-    types: Annotated[
-        str, StringConstraints(max_length=1000), Field(description="Event types, separated by commas")
-    ] = ""
+    types: Annotated[str, StringConstraints(max_length=1000), Field(description="Event types, separated by commas")] = (
+        ""
+    )
     resource: Annotated[str, StringConstraints(max_length=401), Field(description="resource_type/resource_id")] = ""
     limit: Limit = 50
 

@@ -27,11 +27,13 @@ def _refuse_constant(name: str) -> NoReturn:
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 # C0 and C1 controls but for tab and newline, and the invisible marks that reorder text for a reader.
-_FORBIDDEN = (
-    {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]}
-    - {"\t", "\n"}
-    | {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
-)
+_FORBIDDEN = {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]} - {"\t", "\n"} | {
+    "\u061c",
+    "\u200e",
+    "\u200f",
+    *map(chr, range(0x202A, 0x202F)),
+    *map(chr, range(0x2066, 0x206A)),
+}
 
 
 def _plain(text: str) -> str:
@@ -97,9 +99,7 @@ def _digits(value: Any) -> Any:
     return value
 
 
-Identifier = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_single_line)
-]
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_single_line)]
 Label = Annotated[str, StringConstraints(max_length=120), AfterValidator(_plain)]
 Message = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_LENGTH), AfterValidator(_plain)]
 Payload = Annotated[Any, AfterValidator(bounded_json)]
@@ -193,9 +193,7 @@ def validated(model: type[Parsed], given: dict[str, Any]) -> Parsed:
         for problem in error.errors(include_url=False, include_context=False, include_input=False):
             name = ".".join(str(part) for part in problem["loc"]) or "body"
             wrong.setdefault(_legible(name), _sentence(problem["type"], problem["msg"]))
-        raise ValidationError(
-            "; ".join(f"{name}: {text}" for name, text in list(wrong.items())[:5]), **wrong
-        ) from None
+        raise ValidationError("; ".join(f"{name}: {text}" for name, text in list(wrong.items())[:5]), **wrong) from None
 
 
 def _legible(name: str) -> str:

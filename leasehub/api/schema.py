@@ -1,7 +1,7 @@
 """How operations become OpenAPI."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
@@ -34,7 +34,7 @@ class Schema(AutoSchema):
         return [{"apiKey": []}]
 
 
-@lru_cache(maxsize=None)
+@cache
 def enveloped(name: str, model: type[BaseModel]) -> type[BaseModel]:
     title = "".join(part.capitalize() for part in name.split("_")) + model.__name__
     return create_model(f"{title}Answer", data=(model, ...))

@@ -18,7 +18,14 @@ from leasehub.api import parsing
 from leasehub.api.rendering import bytes_response, error_response, json_response
 from leasehub.api.schema import enveloped, error_responses, query_parameters
 from leasehub.db import failures
-from leasehub.errors import DomainError, Forbidden, MethodNotAllowed, PayloadTooLarge, UnsupportedMediaType, ValidationError
+from leasehub.errors import (
+    DomainError,
+    Forbidden,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+    ValidationError,
+)
 from leasehub.identity import idempotency
 from leasehub.identity.authentication import Caller, authenticate, recognize
 
@@ -113,9 +120,7 @@ class Operation(APIView):
         response: HttpResponse = handler(request, **kwargs)
         return response
 
-    def _carry_out_once(
-        self, handler: Any, request: HttpRequest, kwargs: dict[str, Any], key: str
-    ) -> HttpResponse:
+    def _carry_out_once(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any], key: str) -> HttpResponse:
         answer, replayed = idempotency.once(
             caller=self.caller,
             key=key,

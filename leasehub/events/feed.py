@@ -53,7 +53,10 @@ def _with_news() -> list[int]:
     # Ids above the lowest low water only: the head of the index of unnumbered rows is full of dead entries.
     floor = Feed.objects.order_by("low_water").values_list("low_water", flat=True).first() or 0
     return list(
-        Event.objects.filter(position=None, pk__gt=floor).order_by().values_list("organization_id", flat=True).distinct()
+        Event.objects.filter(position=None, pk__gt=floor)
+        .order_by()
+        .values_list("organization_id", flat=True)
+        .distinct()
     )
 
 

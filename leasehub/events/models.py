@@ -65,9 +65,7 @@ class Event(models.Model):
             # The timeline of a resource.
             models.Index(fields=["organization", "resource_type", "resource_id", "id"], name="event_by_resource"),
             # GET /v1/leases/reaped.
-            models.Index(
-                fields=["organization", "-id"], name="event_reaped", condition=models.Q(type="lease.reaped")
-            ),
+            models.Index(fields=["organization", "-id"], name="event_reaped", condition=models.Q(type="lease.reaped")),
         ]
 
     def __str__(self) -> str:

@@ -21,9 +21,7 @@ class Reading:
     more: bool
 
 
-def read(
-    *, caller: Caller, after: int, limit: int, types: list[str], resource: tuple[str, str] | None
-) -> Reading:
+def read(*, caller: Caller, after: int, limit: int, types: list[str], resource: tuple[str, str] | None) -> Reading:
     """Events after a position, in the feed's order. What is visible and unnumbered is numbered first."""
     if feed.has_news(organization=caller.organization):
         feed.stamp(organization=caller.organization)

@@ -13,9 +13,7 @@ class OutsideFence(Forbidden):
     """The holder is outside this key's fence."""
 
     def __init__(self, holder: str, pattern: str) -> None:
-        super().__init__(
-            f"The holder is outside this key's fence, {pattern}.", holder=holder, holder_pattern=pattern
-        )
+        super().__init__(f"The holder is outside this key's fence, {pattern}.", holder=holder, holder_pattern=pattern)
 
 
 class HandleTaken(DomainError):

@@ -128,4 +128,3 @@ class RememberedAnswer(models.Model):
             # The sweep that forgets old answers.
             models.Index(fields=["created_at"], name="remembered_by_age"),
         ]
-

@@ -52,9 +52,7 @@ def acquire(
     if owner is None:
         return Outcome("unauthenticated")
     principal, organization = owner
-    named = Resource.objects.filter(
-        organization_id=organization, resource_type=resource_type, resource_id=resource_id
-    )
+    named = Resource.objects.filter(organization_id=organization, resource_type=resource_type, resource_id=resource_id)
     if (seen := named.first()) is not None:
         refusal = _refusal(seen, principal, holder, reacquire, clock.now())
         if refusal is not None:
@@ -169,9 +167,7 @@ def release(*, key: int, lease_id: uuid.UUID, fencing_token: int | None) -> Outc
             key=key,
             data={"was_expired": was_expired, "acquired_at": clock.iso(row.acquired_at)},
         )
-    return Outcome(
-        "released_expired" if was_expired else "released", lease_id, row.last_token, row.expires_at, at
-    )
+    return Outcome("released_expired" if was_expired else "released", lease_id, row.last_token, row.expires_at, at)
 
 
 def reap_due(*, limit: int) -> tuple[int, int]:

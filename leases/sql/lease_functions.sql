@@ -39,7 +39,7 @@ DECLARE
     owner record;
     r leases_resource;
     of_self boolean;
-    lifetime_ends_at timestamptz;
+    ends_at timestamptz;
 BEGIN
     SELECT * INTO owner FROM leasehub_key_owner(p_key);
     IF NOT FOUND THEN
@@ -91,14 +91,14 @@ BEGIN
 
     lease_id := gen_random_uuid();
     fencing_token := greatest(r.last_token + 1, floor(extract(epoch FROM at) * 1000)::bigint);
-    lifetime_ends_at := at + p_lifetime_ms * interval '1 millisecond';
-    expires_at := least(at + p_ttl_ms * interval '1 millisecond', lifetime_ends_at);
+    ends_at := at + p_lifetime_ms * interval '1 millisecond';
+    expires_at := least(at + p_ttl_ms * interval '1 millisecond', ends_at);
     UPDATE leases_resource AS row SET
         last_token = lease_acquire.fencing_token, lease_id = lease_acquire.lease_id,
         principal_id = owner.principal_id, holder = p_holder, purpose = p_purpose, payload = p_payload,
         acquired_at = at, heartbeat_at = at, expires_at = lease_acquire.expires_at,
         check_at = lease_acquire.expires_at, ttl_ms = p_ttl_ms,
-        lifetime_ends_at = lease_acquire.lifetime_ends_at
+        lifetime_ends_at = ends_at
     WHERE row.id = r.id;
     INSERT INTO events_event (
         event_id, organization_id, type, at, actor_id, key_id, resource_type, resource_id,
@@ -112,7 +112,7 @@ BEGIN
             'ttl_seconds', p_ttl_ms / 1000,
             'expires_at', leasehub_iso(expires_at),
             'purpose', p_purpose,
-            'lifetime_ends_at', leasehub_iso(lifetime_ends_at),
+            'lifetime_ends_at', leasehub_iso(ends_at),
             'previous', previous
         ))
     );

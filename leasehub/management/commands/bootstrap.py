@@ -34,6 +34,4 @@ class Command(BaseCommand):
                 bootstrap.write_private(credentials, {**document, "url": url})
         document = json.loads(credentials.read_text()) if credentials.exists() else {}
         shown = {name: document.get(name) for name in ("organization", "principal", "admin_user")}
-        self.stdout.write(
-            json.dumps({"url": url, **shown, "credentials": str(credentials), "first_run": new})
-        )
+        self.stdout.write(json.dumps({"url": url, **shown, "credentials": str(credentials), "first_run": new}))

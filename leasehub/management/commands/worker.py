@@ -31,8 +31,13 @@ class Command(BaseCommand):
         if beat is not None:
             beat.start()
         worker = app.Worker(
-            pool="threads", concurrency=threads, queues=queues.split(","), loglevel="INFO", optimization="fair",
-            without_gossip=True, without_mingle=True,
+            pool="threads",
+            concurrency=threads,
+            queues=queues.split(","),
+            loglevel="INFO",
+            optimization="fair",
+            without_gossip=True,
+            without_mingle=True,
         )
         try:
             worker.start()

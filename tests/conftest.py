@@ -1,0 +1,122 @@
+"""The cast: an agent that acts, a teammate of the same organization, an operator, and a stranger from another."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from leasehub.db.sqlite import clock as sqlite_clock
+from leasehub.identity import services as identity
+from leasehub.identity.authentication import Caller, authenticate
+from leasehub.identity.models import Organization, Principal
+
+
+@dataclass
+class Caster:
+    """Somebody with a key: speaks HTTP, and is the ``caller`` of services."""
+
+    principal: Principal
+    secret: str
+
+    @property
+    def caller(self) -> Caller:
+        return authenticate(f"Bearer {self.secret}")
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        client = Client(raise_request_exception=True, headers={"Authorization": f"Bearer {self.secret}", **headers})
+        content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        return client.generic(method, f"/v1/{path}", content, content_type="application/json")
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.request("GET", path, **headers)
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.request("POST", path, {} if body is None else body, **headers)
+
+    def put(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.request("PUT", path, {} if body is None else body, **headers)
+
+    def delete(self, path: str, **headers: str) -> Any:
+        return self.request("DELETE", path, **headers)
+
+    def acquire(self, resource_id: str = "checkout", *, resource_type: str = "deploy", **members: Any) -> Any:
+        body = {"resource_type": resource_type, "resource_id": resource_id, "ttl_seconds": 60, **members}
+        return self.post("leases", body)
+
+
+def cast(organization: Organization, handle: str, rings: tuple[int, ...] = (1, 2), **key: Any) -> Caster:
+    principal = Principal.objects.filter(organization=organization, handle=handle).first()
+    principal = principal or identity.create_principal(organization=organization.pk, handle=handle)
+    _, secret = identity.issue_key(principal=principal, rings=rings, **key)
+    return Caster(principal, secret)
+
+
+@pytest.fixture
+def organization(db: None) -> Organization:
+    return identity.create_organization(name="acme")
+
+
+@pytest.fixture
+def agent(organization: Organization) -> Caster:
+    return cast(organization, "agent")
+
+
+@pytest.fixture
+def teammate(organization: Organization) -> Caster:
+    return cast(organization, "teammate")
+
+
+@pytest.fixture
+def operator(organization: Organization) -> Caster:
+    return cast(organization, "operator", (1, 2, 3))
+
+
+@pytest.fixture
+def stranger(db: None) -> Caster:
+    return cast(identity.create_organization(name="other"), "stranger", (1, 2, 3))
+
+
+class MovableClock:
+    """Database time plus an offset that the test sets, on both databases."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.offset = timedelta()
+        real = sqlite_clock.now
+        monkeypatch.setattr(sqlite_clock, "now", lambda: real() + self.offset)
+
+    def move(self, **by: float) -> None:
+        self.set(self.offset + timedelta(**by))
+
+    def set(self, offset: timedelta) -> None:
+        self.offset = offset
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute(POSTGRESQL_CLOCK, {"offset": f"{offset.total_seconds()} seconds"})
+
+    def now(self) -> datetime:
+        from leasehub.db import clock
+
+        return clock.now()
+
+
+POSTGRESQL_CLOCK = """
+CREATE OR REPLACE FUNCTION leasehub_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $clock$
+    SELECT date_trunc('milliseconds', clock_timestamp() + interval %(offset)s)
+$clock$
+"""
+
+
+@pytest.fixture
+def clock(db: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    movable = MovableClock(monkeypatch)
+    yield movable
+    movable.set(timedelta())
+
+
+def error_of(response: Any) -> dict[str, Any]:
+    """The refusal: its status, code and fields."""
+    return {"status": response.status_code, **response.json()["error"]}
