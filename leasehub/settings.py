@@ -19,7 +19,7 @@ def positive_int(name: str, default: int, *, at_most: int = MAX_INTERVAL_SECONDS
 
 
 def switch(name: str, default: str) -> bool:
-    text = env.str(name, default=default).strip().lower()
+    text: str = env.str(name, default=default).strip().lower()
     if text not in ("on", "off"):
         raise ImproperlyConfigured(f"{name} must be 'on' or 'off', not {text!r}.")
     return text == "on"
@@ -31,7 +31,7 @@ def secret_key(data: Path, *, embedded: bool) -> str:
     The embedded server makes one and keeps it beside its database; a fleet must be told, because
     every process has to have the same.
     """
-    given = env.str("LEASEHUB_SECRET_KEY", default="")
+    given: str = env.str("LEASEHUB_SECRET_KEY", default="")
     if given:
         if len(given) < 32:
             raise ImproperlyConfigured("LEASEHUB_SECRET_KEY must have at least 32 characters.")

@@ -19,6 +19,7 @@ from leasehub.identity.errors import OutsideFence
 from leasehub.identity.rings import ACT, OBSERVE, OPERATE
 from leases import queries, services
 from leases.errors import Conflict, LeaseLost, StaleToken
+from leases.granting import Grant
 from leases.models import Resource, public_lease_id
 
 MAX_BEATS = 200
@@ -433,7 +434,7 @@ class FenceCheck(Operation):
         return data({"current": live and highest == given.fencing_token, "highest_token": highest})
 
 
-def grant_view(grant: services.Grant) -> dict[str, Any]:
+def grant_view(grant: Grant) -> dict[str, Any]:
     return {
         "lease_id": public_lease_id(grant.lease_id),
         "fencing_token": grant.fencing_token,
@@ -450,7 +451,7 @@ def released_view(ended: services.Ended) -> dict[str, Any]:
     }
 
 
-def beat_view(lease_id: str, answer: services.Grant | DomainError) -> dict[str, Any]:
+def beat_view(lease_id: str, answer: Grant | DomainError) -> dict[str, Any]:
     if isinstance(answer, DomainError):
         return {"lease_id": lease_id, "ok": False, "error": error_body(answer)}
     return {"ok": True, **grant_view(answer)}

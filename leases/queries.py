@@ -21,6 +21,7 @@ ENDED_BY = {
 ENDED_BY_SUCCESSOR = {
     "lease.acquired": "reacquired",
     "lease.taken_over": "taken_over",
+    "lease.transferred": "transferred",
 }
 
 
@@ -93,6 +94,13 @@ def _ending(end: Event, ended_by: str, of: Event) -> Ending:
         resource_id=of.resource_id,
         fencing_token=of.fencing_token,
     )
+
+
+def due(*, resource_types: list[str]) -> QuerySet[Resource]:
+    """Leases of these types that are to be looked at: they ran out, or were moved out meanwhile."""
+    return Resource.objects.filter(
+        lease_id__isnull=False, check_at__lte=clock.now(), resource_type__in=resource_types
+    ).order_by("check_at")
 
 
 def reaped(*, organization: int) -> QuerySet[Event]:

@@ -14,16 +14,18 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from leasehub.db import clock
 from leasehub.db.locks import lock_rows
 from leasehub.errors import DomainError, NotFound, Unauthenticated, ValidationError
 from leasehub.events.models import Event
 from leasehub.identity.authentication import Caller
-from leases import queries
-from leases.engines import Outcome, engine
-from leases.engines.portable import end, epitaph
+from leases import owners, queries
+from leases.endings import end, epitaph
+from leases.engines import Outcome, engine, portable
 from leases.errors import Conflict, LeaseLost, StaleToken
+from leases.granting import Grant, lock_or_make, start
 from leases.models import Resource
 
 # Leases of these types are made by claim and promote alone.
@@ -33,18 +35,6 @@ PRUNE_BATCH = 5000
 RECONCILE_LIMIT = 5000
 # A free row is pruned when its last token is this far behind the clock: the next one's floor is above it.
 PRUNE_AFTER = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    lease_id: uuid.UUID
-    fencing_token: int
-    expires_at: datetime
-    #: Database time at which this was true.
-    at: datetime
-    took_over_expired: bool = False
-    #: The lease that ended for it, when it was taken over or reacquired.
-    previous: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +90,7 @@ def acquire(
             resource_type=f"{resource_type} is reserved",
         )
     check_ttl(ttl_seconds)
-    outcome = engine().acquire(
+    outcome: Outcome = engine().acquire(
         key=caller.key,
         resource_type=resource_type,
         resource_id=resource_id,
@@ -113,15 +103,9 @@ def acquire(
     )
     match outcome.outcome:
         case "acquired" | "reacquired" | "taken_over":
-            return Grant(
-                outcome.lease_id,
-                outcome.fencing_token,
-                outcome.expires_at,
-                outcome.at,
-                outcome.outcome == "taken_over",
-                outcome.previous,
-            )
+            return outcome.grant()
         case "held" | "held_by_self":
+            assert outcome.expires_at and outcome.at
             raise Conflict.until(outcome.expires_at, at=outcome.at, held_by_self=outcome.outcome == "held_by_self")
     raise Unauthenticated
 
@@ -134,7 +118,7 @@ def heartbeat(*, caller: Caller, lease_id: uuid.UUID, fencing_token: int, ttl_se
     if ttl_seconds is not None:
         check_ttl(ttl_seconds)
     check_fence(caller, [lease_id])
-    outcome = engine().heartbeat(
+    outcome: Outcome = engine().heartbeat(
         key=caller.key,
         lease_id=lease_id,
         fencing_token=fencing_token,
@@ -168,9 +152,12 @@ def release(*, caller: Caller, lease_id: uuid.UUID, fencing_token: int | None = 
     the lease's.
     """
     check_fence(caller, [lease_id])
-    outcome = engine().release(key=caller.key, lease_id=lease_id, fencing_token=fencing_token)
+    outcome: Outcome = engine().release(key=caller.key, lease_id=lease_id, fencing_token=fencing_token)
+    if outcome.outcome == "owned":
+        outcome = portable.release(key=caller.key, lease_id=lease_id, fencing_token=fencing_token)
     match outcome.outcome:
         case "released" | "released_expired":
+            assert outcome.at is not None
             return Ended(lease_id, outcome.at, outcome.outcome == "released_expired")
         case "stale":
             raise StaleToken
@@ -185,7 +172,7 @@ def force_release(*, actor: Actor, lease_id: uuid.UUID, fencing_token: int, reas
 
     Raises NotFound when it has ended already, StaleToken when another acquisition is meant.
     """
-    row = lock_rows(Resource.objects.filter(organization_id=actor.organization, lease_id=lease_id)).first()
+    row = _locked(Resource.objects.filter(organization_id=actor.organization, lease_id=lease_id))
     if row is None:
         raise NotFound
     at = clock.now()
@@ -204,14 +191,14 @@ def reap(*, actor: Actor, resource_type: str, resource_id: str) -> tuple[Resourc
 
     Raises Conflict while the lease lives, NotFound when the resource is free.
     """
-    row = lock_rows(
+    row = _locked(
         Resource.objects.filter(
             organization_id=actor.organization,
             resource_type=resource_type,
             resource_id=resource_id,
             lease_id__isnull=False,
         )
-    ).first()
+    )
     if row is None:
         raise NotFound("The resource is free.")
     at = clock.now()
@@ -258,7 +245,133 @@ def reap_due(*, batches: int = 50) -> int:
         total += reaped
         if looked_at < REAP_BATCH:
             break
-    return total
+    return total + sum(_reap_owned(row) for row in queries.due(resource_types=owners.types())[:REAP_BATCH])
+
+
+@transaction.atomic
+def _reap_owned(seen: Resource) -> bool:
+    """One lease of an owned resource, in a transaction of its own: its owner promotes the next in it."""
+    row = _locked(Resource.objects.filter(pk=seen.pk, lease_id=seen.lease_id))
+    if row is None or row.expires_at is None:
+        return False
+    at = clock.now()
+    if row.expires_at > at:
+        Resource.objects.filter(pk=row.pk).update(check_at=row.expires_at)
+        return False
+    end(row, "lease.reaped", at=at, data=epitaph(row))
+    return True
+
+
+def _locked(lease: QuerySet[Resource]) -> Resource | None:
+    """The lease's row, locked after its owner."""
+    owners.lock(lease)
+    return lock_rows(lease).first()
+
+
+def grant(
+    *,
+    organization: int,
+    resource_type: str,
+    resource_id: str,
+    principal: int,
+    holder: str,
+    ttl_seconds: int,
+    event: str,
+    actor: Actor,
+    purpose: str | None = None,
+    payload: Any = None,
+    data: dict[str, Any] | None = None,
+) -> Grant:
+    """For the owner of a type: a lease on one of its resources, in its transaction, with its own rows locked.
+
+    Raises Conflict while a lease lives. One that ran out unreaped must be ended first (``reap``).
+    """
+    named = Resource.objects.filter(organization_id=organization, resource_type=resource_type, resource_id=resource_id)
+    row = lock_or_make(named, organization=organization, resource_type=resource_type, resource_id=resource_id)
+    at = clock.now()
+    if row.expires_at is not None:
+        raise Conflict.until(row.expires_at, at=at)
+    return start(
+        row,
+        event,
+        at=at,
+        principal=principal,
+        holder=holder,
+        ttl_ms=ttl_seconds * 1000,
+        purpose=purpose,
+        payload=payload,
+        lifetime_ends_at=None,
+        actor=actor.principal,
+        key=actor.key,
+        data=data,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """A lease that went to another holder: the row as it was, and the new acquisition."""
+
+    before: Resource
+    grant: Grant
+
+
+def transfer(
+    *,
+    actor: Actor,
+    giver: int,
+    lease_ids: Sequence[uuid.UUID],
+    principal: int,
+    holder: str,
+    ttl_seconds: int | None = None,
+    data: dict[str, Any] | None = None,
+) -> tuple[list[Transferred], list[uuid.UUID]]:
+    """Moves live leases of one principal to another, in the caller's transaction: what moved and what was lost.
+
+    The giver's tokens die, the receiver's are larger, and the clock starts again with the full ttl (the lease's own
+    without ``ttl_seconds``); a lifetime stays. Lost is what ended, ran out, or is the giver's no more.
+    """
+    offered = Resource.objects.filter(organization_id=actor.organization, lease_id__in=lease_ids, principal_id=giver)
+    owners.lock(offered)
+    rows = list(lock_rows(offered))
+    at = clock.now()
+    moved = [
+        _moved(row, actor=actor, at=at, principal=principal, holder=holder, ttl_seconds=ttl_seconds, data=data)
+        for row in rows
+        if row.expires_at is not None and row.expires_at > at
+    ]
+    alive = {transferred.before.lease_id for transferred in moved}
+    return moved, [lease_id for lease_id in lease_ids if lease_id not in alive]
+
+
+def _moved(
+    row: Resource,
+    *,
+    actor: Actor,
+    at: datetime,
+    principal: int,
+    holder: str,
+    ttl_seconds: int | None,
+    data: dict[str, Any] | None,
+) -> Transferred:
+    assert row.ttl_ms is not None
+    grant = start(
+        row,
+        "lease.transferred",
+        at=at,
+        principal=principal,
+        holder=holder,
+        ttl_ms=row.ttl_ms if ttl_seconds is None else ttl_seconds * 1000,
+        purpose=row.purpose,
+        payload=row.payload,
+        lifetime_ends_at=row.lifetime_ends_at,
+        actor=actor.principal,
+        key=actor.key,
+        data=data,
+    )
+    owner = owners.of(row)
+    if owner is not None:
+        owner.moved(row, Resource.objects.get(pk=row.pk))
+    return Transferred(row, grant)
 
 
 def prune() -> int:
@@ -307,14 +420,15 @@ def outside_fence(caller: Caller, lease_ids: Iterable[uuid.UUID]) -> set[uuid.UU
 def _beaten(caller: Caller, outcome: Outcome) -> Grant:
     match outcome.outcome:
         case "refreshed":
-            return Grant(outcome.lease_id, outcome.fencing_token, outcome.expires_at, outcome.at)
+            return outcome.grant()
         case "stale":
             raise StaleToken
-        case "expired":
-            raise LeaseLost(ended_by="expired", ended_at=outcome.expires_at)
-        case "lifetime_over":
-            raise LeaseLost(ended_by="max_lifetime", ended_at=outcome.expires_at)
+        case "expired" | "lifetime_over":
+            assert outcome.expires_at is not None
+            ended_by = "expired" if outcome.outcome == "expired" else "max_lifetime"
+            raise LeaseLost(ended_by=ended_by, ended_at=outcome.expires_at)
         case "not_found":
+            assert outcome.lease_id is not None
             ending = queries.ending(organization=caller.organization, lease_id=outcome.lease_id)
             if ending is None or ending.principal != caller.principal:
                 raise NotFound

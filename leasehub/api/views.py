@@ -71,7 +71,7 @@ def operation(
         schema = extend_schema(
             operation_id=name, summary=summary, request=body, responses=responses, parameters=query_parameters(query)
         )
-        return cast(Handler, schema(handler))
+        return schema(handler)
 
     return decorate
 
@@ -81,7 +81,7 @@ class Operation(APIView):
 
     caller: Caller
 
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # type: ignore[override]
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             return self._answer(request, kwargs)
         except DomainError as error:

@@ -10,7 +10,7 @@ from django.core import checks
 
 def sqlite_is_safe(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
     """SQLite without WAL and IMMEDIATE transactions fails half of all writes (docs/locking.md)."""
-    database = settings.DATABASES["default"]
+    database: dict[str, Any] = settings.DATABASES["default"]
     if "sqlite" not in database["ENGINE"]:
         return []
     options = database.get("OPTIONS", {})
@@ -30,7 +30,8 @@ def sqlite_is_safe(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 
 def no_atomic_requests(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
     """A transaction around a whole request would hold row locks until the answer is rendered."""
-    if settings.DATABASES["default"].get("ATOMIC_REQUESTS"):
+    database: dict[str, Any] = settings.DATABASES["default"]
+    if database.get("ATOMIC_REQUESTS"):
         return [checks.Error("ATOMIC_REQUESTS must be off.", id="leasehub.E002")]
     return []
 

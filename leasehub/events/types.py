@@ -6,4 +6,5 @@ TYPES = (
     "lease.reaped",
     "lease.taken_over",
     "lease.force_released",
+    "lease.transferred",
 )

@@ -12,6 +12,8 @@ from typing import Any
 
 from django.db import connection
 
+from leases.granting import Grant
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -24,6 +26,13 @@ class Outcome:
     at: datetime | None = None
     #: The lease that this acquisition ended.
     previous: dict[str, Any] | None = None
+
+    def grant(self) -> Grant:
+        """The lease that this outcome granted or refreshed."""
+        assert self.lease_id and self.fencing_token and self.expires_at and self.at
+        return Grant(
+            self.lease_id, self.fencing_token, self.expires_at, self.at, self.outcome == "taken_over", self.previous
+        )
 
 
 def engine() -> ModuleType:

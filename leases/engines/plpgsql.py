@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from psycopg.types.numeric import Int8
 
 from leasehub.db.functions import call_many, call_one
+from leases import owners
 from leases.engines import Outcome
 
 ACQUIRE = "SELECT * FROM lease_acquire(%s, %s::text, %s::text, %s::text, %s, %s, %s::text, %s::jsonb, %s::bigint)"
 HEARTBEAT = "SELECT * FROM lease_heartbeat(%s, %s, %s, %s::bigint)"
 HEARTBEATS = "SELECT * FROM lease_heartbeats(%s, %s::uuid[], %s::bigint[])"
-RELEASE = "SELECT * FROM lease_release(%s, %s, %s::bigint)"
-REAP_DUE = "SELECT * FROM lease_reap_due(%s::integer)"
+RELEASE = "SELECT * FROM lease_release(%s, %s, %s::bigint, %s::text[])"
+REAP_DUE = "SELECT * FROM lease_reap_due(%s::integer, %s::text[])"
 
 
 def acquire(
@@ -56,9 +57,9 @@ def heartbeats(*, key: int, pairs: Sequence[tuple[uuid.UUID, int]]) -> list[Outc
 
 
 def release(*, key: int, lease_id: uuid.UUID, fencing_token: int | None) -> Outcome:
-    return Outcome(*call_one(RELEASE, (Int8(key), lease_id, fencing_token)))
+    return Outcome(*call_one(RELEASE, (Int8(key), lease_id, fencing_token, owners.types())))
 
 
 def reap_due(*, limit: int) -> tuple[int, int]:
-    looked_at, reaped = call_one(REAP_DUE, (limit,))
+    looked_at, reaped = call_one(REAP_DUE, (limit, owners.types()))
     return looked_at, reaped

@@ -15,24 +15,12 @@ from django.db.models import F, Q
 
 from leasehub.db import clock
 from leasehub.db.locks import lock_rows
-from leasehub.events.journal import record
 from leasehub.identity.models import ApiKey
+from leases import owners
+from leases.endings import end, epitaph
 from leases.engines import Outcome
-from leases.models import Resource, public_lease_id
-
-FREE: dict[str, Any] = {
-    "lease_id": None,
-    "principal": None,
-    "holder": None,
-    "purpose": None,
-    "payload": None,
-    "acquired_at": None,
-    "heartbeat_at": None,
-    "expires_at": None,
-    "check_at": None,
-    "ttl_ms": None,
-    "lifetime_ends_at": None,
-}
+from leases.granting import lock_or_make, start
+from leases.models import Resource
 
 
 def acquire(
@@ -58,54 +46,27 @@ def acquire(
         if refusal is not None:
             return refusal
     with transaction.atomic():
-        row = _lock_or_make(named, organization, resource_type, resource_id)
+        row = lock_or_make(named, organization=organization, resource_type=resource_type, resource_id=resource_id)
         at = clock.now()
         if (refusal := _refusal(row, principal, holder, reacquire, at)) is not None:
             return refusal
-        outcome, previous = "acquired", None
+        outcome = "acquired"
         if row.expires_at is not None:
             outcome = "taken_over" if row.expires_at <= at else "reacquired"
-            previous = previous_lease(row)
-        lease_id = uuid.uuid4()
-        token = max(row.last_token + 1, clock.milliseconds(at))
-        ends = at + timedelta(milliseconds=lifetime_ms) if lifetime_ms is not None else None
-        expires_at = _earlier(at + timedelta(milliseconds=ttl_ms), ends)
-        Resource.objects.filter(pk=row.pk).update(
-            last_token=token,
-            lease_id=lease_id,
-            principal=principal,
-            holder=holder,
-            purpose=purpose,
-            payload=json.loads(payload) if payload is not None else None,
-            acquired_at=at,
-            heartbeat_at=at,
-            expires_at=expires_at,
-            check_at=expires_at,
-            ttl_ms=ttl_ms,
-            lifetime_ends_at=ends,
-        )
-        record(
+        grant = start(
+            row,
             "lease.taken_over" if outcome == "taken_over" else "lease.acquired",
             at=at,
-            organization=organization,
-            actor=principal,
-            key=key,
-            resource_type=resource_type,
-            resource_id=resource_id,
-            lease_id=lease_id,
-            previous_lease_id=row.lease_id,
-            fencing_token=token,
             principal=principal,
             holder=holder,
-            data={
-                "ttl_seconds": ttl_ms // 1000,
-                "expires_at": clock.iso(expires_at),
-                "purpose": purpose,
-                "lifetime_ends_at": clock.iso(ends) if ends else None,
-                "previous": previous,
-            },
+            ttl_ms=ttl_ms,
+            purpose=purpose,
+            payload=json.loads(payload) if payload is not None else None,
+            lifetime_ends_at=at + timedelta(milliseconds=lifetime_ms) if lifetime_ms is not None else None,
+            actor=principal,
+            key=key,
         )
-    return Outcome(outcome, lease_id, token, expires_at, at, previous)
+    return Outcome(outcome, grant.lease_id, grant.fencing_token, grant.expires_at, at, grant.previous)
 
 
 def heartbeat(*, key: int, lease_id: uuid.UUID, fencing_token: int, ttl_ms: int | None) -> Outcome:
@@ -171,10 +132,11 @@ def release(*, key: int, lease_id: uuid.UUID, fencing_token: int | None) -> Outc
 
 
 def reap_due(*, limit: int) -> tuple[int, int]:
-    """How many rows were due, and how many of them were dead and are ended now."""
+    """How many rows were due, and how many of them were dead and are ended now; not those of owned resources."""
     with transaction.atomic():
         due = list(
             Resource.objects.filter(lease_id__isnull=False, check_at__lte=clock.now())
+            .exclude(resource_type__in=owners.types())
             .order_by("check_at")
             .values_list("pk", flat=True)[:limit]
         )
@@ -185,55 +147,6 @@ def reap_due(*, limit: int) -> tuple[int, int]:
             end(row, "lease.reaped", at=at, data=epitaph(row))
         Resource.objects.filter(pk__in=[row.pk for row in rows], expires_at__gt=at).update(check_at=F("expires_at"))
     return len(rows), len(dead)
-
-
-def end(
-    row: Resource,
-    event: str,
-    *,
-    at: datetime,
-    data: dict[str, Any],
-    actor: int | None = None,
-    key: int | None = None,
-) -> None:
-    """Ends the lease on a row that the caller has locked, and journals it."""
-    Resource.objects.filter(pk=row.pk).update(**FREE)
-    record(
-        event,
-        at=at,
-        organization=row.organization_id,
-        actor=actor,
-        key=key,
-        resource_type=row.resource_type,
-        resource_id=row.resource_id,
-        lease_id=row.lease_id,
-        fencing_token=row.last_token,
-        principal=row.principal_id,
-        holder=row.holder or "",
-        data=data,
-    )
-
-
-def epitaph(row: Resource) -> dict[str, Any]:
-    """What an event says of a lease that ran out."""
-    assert row.acquired_at and row.heartbeat_at and row.expires_at
-    return {
-        "acquired_at": clock.iso(row.acquired_at),
-        "heartbeat_at": clock.iso(row.heartbeat_at),
-        "expired_at": clock.iso(row.expires_at),
-        "lifetime_over": row.lifetime_ends_at is not None and row.lifetime_ends_at <= row.expires_at,
-    }
-
-
-def previous_lease(row: Resource) -> dict[str, Any]:
-    assert row.lease_id and row.acquired_at and row.heartbeat_at and row.expires_at
-    return {
-        "lease_id": public_lease_id(row.lease_id),
-        "holder": row.holder,
-        "acquired_at": clock.iso(row.acquired_at),
-        "heartbeat_at": clock.iso(row.heartbeat_at),
-        "expires_at": clock.iso(row.expires_at),
-    }
 
 
 def _owner(key: int) -> tuple[int, int] | None:
@@ -255,21 +168,13 @@ def _refusal(row: Resource, principal: int, holder: str, reacquire: bool, at: da
     return Outcome("held_by_self" if of_self else "held", None, None, row.expires_at, at)
 
 
-def _lock_or_make(named: Any, organization: int, resource_type: str, resource_id: str) -> Resource:
-    while (row := lock_rows(named).first()) is None:
-        # Free, with token 0; again from the top, because a prune may take it before it is locked.
-        Resource.objects.bulk_create(
-            [Resource(organization_id=organization, resource_type=resource_type, resource_id=resource_id)],
-            ignore_conflicts=True,
-        )
-    return row  # type: ignore[no-any-return]
-
-
 def _lock_lease(owner: tuple[int, int], lease_id: uuid.UUID) -> Resource | None:
     principal, organization = owner
-    return lock_rows(
-        Resource.objects.filter(lease_id=lease_id, organization_id=organization, principal_id=principal)
-    ).first()
+    lease = Resource.objects.filter(lease_id=lease_id, organization_id=organization, principal_id=principal)
+    if owners.types():
+        # Looked up unlocked, so that the owner's rows are locked before the resource's.
+        owners.lock(lease)
+    return lock_rows(lease).first()
 
 
 def _earlier(at: datetime, limit: datetime | None) -> datetime:

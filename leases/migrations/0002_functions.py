@@ -14,8 +14,8 @@ ALTER TABLE leases_resource SET (
 )
 """
 DROP = """
-DROP FUNCTION lease_reap_due(integer);
-DROP FUNCTION lease_release(bigint, uuid, bigint);
+DROP FUNCTION lease_reap_due(integer, text[]);
+DROP FUNCTION lease_release(bigint, uuid, bigint, text[]);
 DROP FUNCTION lease_heartbeats(bigint, uuid[], bigint[]);
 DROP FUNCTION lease_heartbeat(bigint, uuid, bigint, bigint);
 DROP FUNCTION lease_acquire(bigint, text, text, text, bigint, boolean, text, jsonb, bigint);

@@ -184,9 +184,10 @@ BEGIN
 END
 $$;
 
--- outcome: released, released_expired (only tidying); stale (another token), not_found, unauthenticated.
+-- outcome: owned (another app's rows must be locked first: nothing is done, see leases/owners.py); released,
+-- released_expired (only tidying); stale (another token), not_found, unauthenticated.
 CREATE FUNCTION lease_release(
-    p_key bigint, p_lease uuid, p_token bigint,
+    p_key bigint, p_lease uuid, p_token bigint, p_owned text[],
     OUT outcome text, OUT lease_id uuid, OUT fencing_token bigint, OUT expires_at timestamptz,
     OUT at timestamptz, OUT previous jsonb
 ) LANGUAGE plpgsql AS $$
@@ -206,6 +207,10 @@ BEGIN
     FOR UPDATE;
     IF NOT FOUND THEN
         outcome := 'not_found';
+        RETURN;
+    END IF;
+    IF r.resource_type = ANY (p_owned) THEN
+        outcome := 'owned';
         RETURN;
     END IF;
     at := leasehub_now();
@@ -232,15 +237,16 @@ END
 $$;
 
 -- Ends up to p_limit leases that ran out and pushes check_at of those that turn out alive. Rows that another
--- process has locked are skipped: whoever locked them decides, or the next scan comes back to them.
-CREATE FUNCTION lease_reap_due(p_limit integer, OUT looked_at integer, OUT reaped integer) LANGUAGE plpgsql AS $$
+-- process has locked are skipped: whoever locked them decides, or the next scan comes back to them. Leases of owned
+-- types are left to leases.services.
+CREATE FUNCTION lease_reap_due(p_limit integer, p_owned text[], OUT looked_at integer, OUT reaped integer) LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[];
     now_at timestamptz := leasehub_now();
 BEGIN
     SELECT coalesce(array_agg(due.id), '{}') INTO ids FROM (
         SELECT row.id FROM leases_resource AS row
-        WHERE row.lease_id IS NOT NULL AND row.check_at <= now_at
+        WHERE row.lease_id IS NOT NULL AND row.check_at <= now_at AND row.resource_type <> ALL (p_owned)
         ORDER BY row.check_at
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED

@@ -1,0 +1,76 @@
+"""How a lease ends: the row becomes free, one event says so, and the resource's owner is told."""
+
+from datetime import datetime
+from typing import Any
+
+from leasehub.db import clock
+from leasehub.events.journal import record
+from leases import owners
+from leases.models import Resource, public_lease_id
+
+FREE: dict[str, Any] = {
+    "lease_id": None,
+    "principal": None,
+    "holder": None,
+    "purpose": None,
+    "payload": None,
+    "acquired_at": None,
+    "heartbeat_at": None,
+    "expires_at": None,
+    "check_at": None,
+    "ttl_ms": None,
+    "lifetime_ends_at": None,
+}
+
+
+def end(
+    row: Resource,
+    event: str,
+    *,
+    at: datetime,
+    data: dict[str, Any],
+    actor: int | None = None,
+    key: int | None = None,
+) -> None:
+    """Ends the lease on a row that the caller has locked, after the row's owner."""
+    owner = owners.of(row)
+    Resource.objects.filter(pk=row.pk).update(**FREE)
+    record(
+        event if owner is None else owner.event_of(event),
+        at=at,
+        organization=row.organization_id,
+        actor=actor,
+        key=key,
+        resource_type=row.resource_type,
+        resource_id=row.resource_id,
+        lease_id=row.lease_id,
+        fencing_token=row.last_token,
+        principal=row.principal_id,
+        holder=row.holder or "",
+        data=data,
+    )
+    if owner is not None:
+        owner.ended(row, event, data)
+
+
+def epitaph(row: Resource) -> dict[str, Any]:
+    """What an event says of a lease that ran out."""
+    assert row.acquired_at and row.heartbeat_at and row.expires_at
+    return {
+        "acquired_at": clock.iso(row.acquired_at),
+        "heartbeat_at": clock.iso(row.heartbeat_at),
+        "expired_at": clock.iso(row.expires_at),
+        "lifetime_over": row.lifetime_ends_at is not None and row.lifetime_ends_at <= row.expires_at,
+    }
+
+
+def previous_lease(row: Resource) -> dict[str, Any]:
+    """What a new acquisition says of the lease that it ended."""
+    assert row.lease_id and row.acquired_at and row.heartbeat_at and row.expires_at
+    return {
+        "lease_id": public_lease_id(row.lease_id),
+        "holder": row.holder,
+        "acquired_at": clock.iso(row.acquired_at),
+        "heartbeat_at": clock.iso(row.heartbeat_at),
+        "expires_at": clock.iso(row.expires_at),
+    }
