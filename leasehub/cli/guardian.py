@@ -8,7 +8,6 @@ which adopts in turn, ends the rest.
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import threading
@@ -16,11 +15,11 @@ import time
 
 from leasehub.cli import descendants
 from leasehub.cli.heartbeat import LONGEST_WAIT_SECONDS, Deadline, boot_clock
+from leasehub.cli.signals import ENDING, readable
 
 # How long what the command has left running may take to end before it is killed.
 LEFTOVER_SECONDS = 2.0
 NEVER = float("inf")
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Guardian:
@@ -72,10 +71,6 @@ class Guardian:
             _set_foreground(os.getpgrp())
 
 
-def readable(seconds: float, *sources: int | socket.socket) -> list[int | socket.socket]:
-    return select.select(sources, [], [], seconds)[0]
-
-
 def _become_watcher(
     channel: socket.socket,
     command: list[str],
@@ -109,7 +104,7 @@ class _Watcher:
         os.set_blocking(waking, False)
         os.set_blocking(wake, False)
         self.group = self._start(command, environment)
-        for number in FORWARDED:
+        for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)

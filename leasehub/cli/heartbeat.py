@@ -1,4 +1,4 @@
-"""Keeping a lease alive from the background, and knowing by this machine's clock when to stop relying on it."""
+"""Keeping a lease alive from the background, and knowing by one's own clock when to stop relying on it."""
 
 import random
 import threading

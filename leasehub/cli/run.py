@@ -3,14 +3,14 @@
 import contextlib
 import os
 import signal
-import socket
 import time
 
 from leasehub.cli import credentials, flags
 from leasehub.cli.failures import Failure, Refused, Unreachable, Usage
-from leasehub.cli.guardian import FORWARDED, Guardian, readable
+from leasehub.cli.guardian import Guardian
 from leasehub.cli.heartbeat import LONGEST_WAIT_SECONDS, Deadline, Heartbeat, boot_clock
 from leasehub.cli.output import emit, say
+from leasehub.cli.signals import Signals
 from leasehub.cli.wire import Connection, Members, fresh_key
 
 LEASE_LOST_STATUS = 75
@@ -22,28 +22,6 @@ POLL_SECONDS = 0.5
 # another may hold the resource already.
 SIGNALLED_SECONDS = 10.0
 LOST_SECONDS = 2.0
-
-
-class Signals:
-    """The signals that ask `leasehub run` to end, kept until they are looked at. One that was ignored when
-    the process started (by nohup, say) stays ignored."""
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self.wake, waking = os.pipe()
-        os.set_blocking(self.wake, False)
-        os.set_blocking(waking, False)
-        for number in FORWARDED:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: self.received.append(number))
-        signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
-
-    def wait(self, seconds: float, *also: socket.socket) -> bool:
-        """True when one of the sockets has something to read; ends early when a signal arrives."""
-        ready = readable(seconds, self.wake, *also)
-        if self.wake in ready:
-            os.read(self.wake, 512)
-        return any(one in ready for one in also)
 
 
 class Held:

@@ -77,6 +77,10 @@ class Connection:
             raise self._failure(status, error)
         raise Internal("a request must be tried at least once")
 
+    def probe(self, path: str) -> int:
+        """The HTTP status alone, whatever the answer says; one attempt."""
+        return self._exchange(self._request("GET", path, None, None))[0]
+
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
