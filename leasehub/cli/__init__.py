@@ -22,9 +22,9 @@ VERBS = {
     "key list": ("key", "list_keys"),
     "key revoke": ("key", "revoke"),
     "key rotate": ("key", "rotate"),
-    "org create": ("operate", "create_organization"),
+    "org create": ("organization", "create"),
     "whoami": ("key", "whoami"),
-    "version": ("operate", "version"),
+    "version": ("version", "version"),
     "run": ("run", "run"),
     "up": ("up", "up"),
 }

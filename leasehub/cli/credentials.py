@@ -34,7 +34,7 @@ def find() -> Credentials:
         return _checked(url, token, None, "LEASEHUB_URL and LEASEHUB_TOKEN")
     if token:
         raise Usage("LEASEHUB_TOKEN is set without LEASEHUB_URL: set both or neither")
-    file = _find_file()
+    file = find_file()
     if file is None:
         raise Usage(f"no credentials found: {HOWTO}")
     found = _read(file)
@@ -43,7 +43,7 @@ def find() -> Credentials:
     return found
 
 
-def _find_file() -> str | None:
+def find_file() -> str | None:
     named = os.environ.get("LEASEHUB_CREDENTIALS", "")
     if named:
         return named

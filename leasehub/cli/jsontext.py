@@ -32,13 +32,18 @@ def parse(text: str) -> "Any":
     start = len(text) - len(text.lstrip(BLANKS))
     try:
         value, end = _scan(text, start)
-    except StopIteration as stopped:
-        raise ValueError(f"no JSON value at character {stopped.value}") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if text[end:].strip(BLANKS):
-        raise ValueError(f"more text after the JSON value, at character {end}")
-    return value
+    except (StopIteration, SystemError, ValueError):
+        # The C half alone cannot say what is wrong: without json it does not even raise a proper error.
+        return _reading_whole(text)
+    return value if not text[end:].strip(BLANKS) else _reading_whole(text)
+
+
+def _reading_whole(text: str) -> "Any":
+    import json
+
+    return json.loads(text, parse_constant=_Reading.parse_constant)
 
 
 def _unknown(value: object) -> object:

@@ -8,7 +8,7 @@ import os
 import time
 
 from leasehub.cli import credentials, flags, jsontext
-from leasehub.cli.failures import Refused, Unreachable, Usage
+from leasehub.cli.failures import Failure, Refused, Unreachable, Usage
 from leasehub.cli.output import emit, say
 from leasehub.cli.timestamps import epoch_ms, iso
 from leasehub.cli.wire import Connection, Members, fresh_key, quoted
@@ -48,7 +48,7 @@ def acquire(arguments: list[str]) -> int:
         answer = _acquire_within(connection, body, wait_ms)
     except Refused as refused:
         if refused.reason != "CONFLICT":
-            raise
+            raise outside_fence(refused) from None
         return emit(_held(connection, kind, owner, refused, wait_ms), pretty="pretty" in given)
     return emit(_acquired(kind, owner, ttl_seconds, payload, answer), pretty="pretty" in given)
 
@@ -66,6 +66,11 @@ def _acquire_within(connection: Connection, body: dict[str, object], wait_ms: fl
             if left <= 0 or (isinstance(reason, Refused) and reason.reason != "CONFLICT"):
                 raise
         time.sleep(min(POLL_SECONDS, max(0.05, left)))
+
+
+def outside_fence(refused: Refused) -> Failure:
+    """An owner that this key may not use is a wrong value, as one that does not match --owner-pattern is."""
+    return Usage(str(refused)) if "holder_pattern" in refused.fields else refused
 
 
 def _acquired(kind: str, owner: str, ttl_seconds: int, payload: object, answer: Members) -> dict[str, object]:
@@ -352,11 +357,12 @@ def record_of(kind: str, view: Members, *, token: int | None = None) -> dict[str
 
 def previous_record(kind: str, ended: Members) -> dict[str, object]:
     """The record of a lease that has ended, from what an answer tells of it."""
+    expired_at = ended.get("expires_at") or ended.get("expired_at")
     ttl_ms: int | None = None
     if ended.get("ttl_seconds"):
         ttl_ms = ended["ttl_seconds"] * 1000
-    elif ended.get("expires_at") and ended.get("heartbeat_at"):
-        ttl_ms = epoch_ms(ended["expires_at"]) - epoch_ms(ended["heartbeat_at"])
+    elif expired_at and ended.get("heartbeat_at"):
+        ttl_ms = epoch_ms(expired_at) - epoch_ms(ended["heartbeat_at"])
     return _record(
         kind,
         ended.get("holder"),

@@ -9,6 +9,7 @@ from leasehub.cli import credentials, flags
 from leasehub.cli.failures import Failure, Refused, Unreachable, Usage
 from leasehub.cli.guardian import Guardian
 from leasehub.cli.heartbeat import LONGEST_WAIT_SECONDS, Deadline, Heartbeat, boot_clock
+from leasehub.cli.lease import outside_fence
 from leasehub.cli.output import emit, say
 from leasehub.cli.signals import Signals
 from leasehub.cli.wire import Connection, Members, fresh_key
@@ -74,7 +75,7 @@ def run(arguments: list[str]) -> int:
         held = _acquire(connection, body, ttl_seconds, wait_seconds, signals)
     except Refused as refused:
         if refused.reason != "CONFLICT":
-            raise
+            raise outside_fence(refused) from None
         return emit(_refusal(given["resource"], refused, wait_seconds))
     finally:
         connection.close()

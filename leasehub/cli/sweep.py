@@ -14,7 +14,7 @@ from leasehub.cli.lease import (
     refusal,
     state_of,
 )
-from leasehub.cli.output import emit
+from leasehub.cli.output import emit, say
 from leasehub.cli.wire import Connection, Members, fresh_key, quoted
 
 TYPE_CHECKING = False
@@ -110,6 +110,8 @@ def reconcile(arguments: list[str]) -> int:
 
 def _reconcile(connection: Connection) -> Entry:
     report = connection.call("POST", "/v1/leases/reconcile", {}, key=fresh_key())
+    if report.get("truncated"):
+        say("warning: there are more leases than one sweep looks at; the rest is left to the reaper")
     return {
         "ok": True,
         "held": [_entry(view) for view in report["held"]],

@@ -134,7 +134,13 @@ def up(arguments: list[str]) -> int:
     lock = _lock(data)
     try:
         _probe(host, port)
-        environment = {**os.environ, "LEASEHUB_DATA": data, "DJANGO_SETTINGS_MODULE": "leasehub.settings"}
+        environment = {
+            **os.environ,
+            "LEASEHUB_DATA": data,
+            "DJANGO_SETTINGS_MODULE": "leasehub.settings",
+            # The processes of the server look after their parents then.
+            "LEASEHUB_SUPERVISED": "1",
+        }
         server = _address(host, port)
         facts = _bootstrap(server, environment, signals)
         if facts is None:
@@ -162,7 +168,7 @@ def _web_command(host: str, port: int, data: str) -> list[str]:
         "backlog": 1024,
         "workers-kill-timeout": 4,
         "respawn-interval": FIRST_BACKOFF,
-        "log-level": "warning",
+        "log-level": "error",
         # It is put before everything else where modules are looked for: not the folder one happens to be in.
         "working-dir": data,
     }
@@ -244,15 +250,15 @@ def _bootstrap(server: str, environment: dict[str, str], signals: Signals) -> Me
         errors.seek(0)
         told = errors.read().decode("utf-8", "replace").strip()
         if child.returncode:
-            raise _bootstrap_failure(child.returncode, told)
+            raise setup_failure(child.returncode, told)
         if told:
             tell(told)
         facts: Members = json.loads(output.read().splitlines()[-1])
         return facts
 
 
-def _bootstrap_failure(status: int, told: str) -> Failure:
-    last = told.splitlines()[-1] if told else f"bootstrap {_how(status)}"
+def setup_failure(status: int, told: str) -> Failure:
+    last = told.splitlines()[-1] if told else f"it {_how(status)}"
     # A wrong setting ends Django in a traceback whose last line is the sentence that names it.
     name, _, sentence = last.partition(": ")
     if name.endswith("ImproperlyConfigured"):

@@ -1,5 +1,5 @@
-"""Stands in for `python -m django bootstrap|worker`, so that the supervisor alone is tested. What it is to do is
-in files of the data folder."""
+"""Stands in for `python -m django bootstrap|worker`, to test the supervisor alone. Files in the data
+folder say how it is to behave."""
 
 import json
 import os
