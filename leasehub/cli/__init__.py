@@ -1,0 +1,95 @@
+"""The command line: standard library only, never Django. At its top it imports nothing but sys, since a whole
+heartbeat, from start to exit, should cost little more than starting Python does."""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehub.cli.failures import Failure
+
+# Verb -> where its function is; a function takes the arguments after the verb and returns the exit status.
+VERBS = {
+    "lease acquire": ("lease", "acquire"),
+    "lease heartbeat": ("lease", "heartbeat"),
+    "lease release": ("lease", "release"),
+    "lease status": ("lease", "status"),
+    "lease reap": ("sweep", "reap"),
+    "lease list": ("sweep", "list_leases"),
+    "lease reconcile": ("sweep", "reconcile"),
+    "key create": ("key", "create"),
+    "key list": ("key", "list_keys"),
+    "key revoke": ("key", "revoke"),
+    "key rotate": ("key", "rotate"),
+    "org create": ("organization", "create"),
+    "whoami": ("key", "whoami"),
+    "version": ("version", "version"),
+    "run": ("run", "run"),
+    "up": ("up", "up"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    verb, rest = _resolve(sys.argv[1:] if arguments is None else arguments)
+    from leasehub.cli.failures import Failure, HelpWanted, Internal
+
+    try:
+        return _function(verb, rest)(rest)
+    except HelpWanted:
+        return _help(verb)
+    except Failure as failure:
+        return _fail(verb, failure, rest)
+    except KeyboardInterrupt:
+        _fail(verb, Internal("interrupted"), rest)
+        return 130
+    except Exception as fault:
+        import traceback
+
+        traceback.print_exception(fault)
+        return _fail(verb, Internal(f"{type(fault).__name__}: {fault}"), rest)
+
+
+def _resolve(given: list[str]) -> tuple[str, list[str]]:
+    both = " ".join(given[:2])
+    if both in VERBS:
+        return both, given[2:]
+    return (given[0] if given else ""), given[1:]
+
+
+def _function(verb: str, rest: list[str]) -> "Callable[[list[str]], int]":
+    if verb in VERBS:
+        module, name = VERBS[verb]
+        # importlib would be one import more.
+        function: Callable[[list[str]], int] = getattr(
+            __import__(f"leasehub.cli.{module}", fromlist=[name]), name
+        )
+        return function
+    from leasehub.cli.failures import HelpWanted, Usage
+
+    if verb in ("help", "--help", "-h") or rest[:1] in (["--help"], ["-h"]):
+        raise HelpWanted
+    if verb == "--version":
+        return _function("version", rest)
+    group = [known for known in VERBS if known.startswith(f"{verb} ")]
+    wrong = f"{verb} {rest[0]}" if group and rest else verb
+    raise Usage(f"there is no verb {wrong!r}, only: {', '.join(group or VERBS)}")
+
+
+def _help(verb: str) -> int:
+    from leasehub.cli import usage
+    from leasehub.cli.output import emit, tell
+
+    tell(usage.text(verb))
+    return emit({"ok": True, "code": "help"})
+
+
+def _fail(verb: str, failure: "Failure", rest: list[str]) -> int:
+    from leasehub.cli import usage
+    from leasehub.cli.output import emit, say
+
+    say(str(failure))
+    if failure.code == "usage":
+        say(usage.line(verb))
+    emit({"ok": False, "code": failure.code, "message": str(failure)}, pretty="--pretty" in rest)
+    return failure.exit_status

@@ -1,0 +1,416 @@
+"""leasehub lease acquire|heartbeat|release|status: the verbs that run often, so this imports little.
+
+A kind K is the resource (``kind``, K), an owner is a holder, a token is a fencing token. Records never show a
+token but to the one who has just acquired the lease or has just named the token.
+"""
+
+import os
+import time
+
+from leasehub.cli import credentials, flags, jsontext
+from leasehub.cli.failures import Failure, Refused, Unreachable, Usage
+from leasehub.cli.output import emit, say
+from leasehub.cli.timestamps import epoch_ms, iso
+from leasehub.cli.wire import Connection, Members, fresh_key, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+
+MAX_TTL_MINUTES = 527040
+KIND_FIRST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+KIND_CHARACTERS = KIND_FIRST | frozenset("._-")
+POLL_SECONDS = 0.5
+COMMON = ("owner-pattern",)
+
+
+def acquire(arguments: list[str]) -> int:
+    given = flags.read(
+        "lease acquire",
+        arguments,
+        values=("kind", "owner", "ttl", "payload", "wait-ms", *COMMON),
+        switches=("pretty",),
+    )
+    given.required("kind", "ttl")
+    kind, pattern = kind_of(given), owner_pattern(given)
+    ttl_seconds, wait_ms, payload = ttl_of(given), wait_of(given), payload_of(given)
+    connection, known = connect()
+    owner = owner_of(given, pattern, known, connection)
+    body = {
+        "resource_type": "kind",
+        "resource_id": kind,
+        "ttl_seconds": ttl_seconds,
+        "holder": owner,
+        "payload": payload,
+        "reacquire": False,
+    }
+    try:
+        answer = _acquire_within(connection, body, wait_ms)
+    except Refused as refused:
+        if refused.reason != "CONFLICT":
+            raise outside_fence(refused) from None
+        return emit(_held(connection, kind, owner, refused, wait_ms), pretty="pretty" in given)
+    return emit(_acquired(kind, owner, ttl_seconds, payload, answer), pretty="pretty" in given)
+
+
+def _acquire_within(connection: Connection, body: dict[str, object], wait_ms: float) -> Members:
+    deadline = time.monotonic() + wait_ms / 1000
+    # One key for the whole wait, because one lease is wanted: a refusal is not remembered under it, and an
+    # acquisition whose answer was lost is found again.
+    key = fresh_key()
+    while True:
+        try:
+            return connection.call("POST", "/v1/leases", body, key=key)
+        except (Refused, Unreachable) as reason:
+            left = deadline - time.monotonic()
+            if left <= 0 or (isinstance(reason, Refused) and reason.reason != "CONFLICT"):
+                raise
+        time.sleep(min(POLL_SECONDS, max(0.05, left)))
+
+
+def outside_fence(refused: Refused) -> Failure:
+    """An owner that this key may not use is a wrong value, as one that does not match --owner-pattern is."""
+    return Usage(str(refused)) if "holder_pattern" in refused.fields else refused
+
+
+def _acquired(kind: str, owner: str, ttl_seconds: int, payload: object, answer: Members) -> dict[str, object]:
+    since = iso(epoch_ms(answer["expires_at"]) - ttl_seconds * 1000)
+    result: dict[str, object] = {
+        "ok": True,
+        "code": "acquired",
+        "kind": kind,
+        "record": _record(kind, owner, answer["fencing_token"], since, ttl_seconds * 1000, payload, since),
+    }
+    if answer["took_over_expired"]:
+        result["tookOverExpired"] = True
+        result["previous"] = previous_record(kind, answer["previous"] or {})
+    return result
+
+
+def _held(
+    connection: Connection, kind: str, owner: str, refused: Refused, wait_ms: float
+) -> dict[str, object]:
+    view = _visible(connection, kind)
+    by_self = bool(refused.fields.get("held_by_self"))
+    result: dict[str, object] = {
+        "ok": False,
+        "code": "timeout" if wait_ms else "held",
+        "kind": kind,
+        "holder": view and view["holder"],
+        "heldBySelf": by_self and (view is None or view["holder"] == owner),
+        "record": view and record_of(kind, view),
+        "expiresAt": view["expires_at"] if view else refused.fields.get("expires_at"),
+        "expiresInMs": view["expires_in_ms"] if view else refused.fields.get("retry_after_ms"),
+    }
+    if wait_ms:
+        result["waitedMs"] = plain(wait_ms)
+    return result
+
+
+def _visible(connection: Connection, kind: str) -> Members | None:
+    """The lease that stands in the way, when there still is one and this key may see it."""
+    try:
+        view = look(connection, kind)
+    except (Refused, Unreachable):
+        return None
+    return view if view["state"] == "held" and view["lease_id"] else None
+
+
+def heartbeat(arguments: list[str]) -> int:
+    given = flags.read(
+        "lease heartbeat", arguments, values=("kind", "owner", "token", *COMMON), switches=("pretty",)
+    )
+    given.required("kind", "token")
+    kind, pattern, token = kind_of(given), owner_pattern(given), token_of(given)
+    connection, known = connect()
+    owner = owner_of(given, pattern, known, connection)
+    return emit(_heartbeat(connection, kind, owner, token), pretty="pretty" in given)
+
+
+def _heartbeat(connection: Connection, kind: str, owner: str, token: int) -> dict[str, object]:
+    view = look(connection, kind)
+    if view["state"] == "free":
+        return refusal("not_held", kind)
+    if not _is_own(view, owner) or view["fencing_token"] != token:
+        return refusal("not_owner", kind, holder=view["holder"])
+    if view["state"] == "unknown":
+        return refusal("expired", kind, record=record_of(kind, view))
+    try:
+        beaten = connection.call("POST", f"/v1/leases/{view['lease_id']}/heartbeat", {"fencing_token": token})
+    except Refused as refused:
+        return _heartbeat_refused(kind, view, refused)
+    beat = iso(epoch_ms(beaten["expires_at"]) - view["ttl_seconds"] * 1000)
+    return {
+        "ok": True,
+        "code": "refreshed",
+        "kind": kind,
+        "record": record_of(kind, {**view, "heartbeat_at": beat}, token=token),
+        "expiresAt": beaten["expires_at"],
+        "expiresInMs": beaten["expires_in_ms"],
+    }
+
+
+def _heartbeat_refused(kind: str, view: Members, refused: Refused) -> dict[str, object]:
+    ended_by = refused.fields.get("ended_by")
+    if refused.reason == "STALE_TOKEN" or ended_by in ("taken_over", "reacquired", "transferred"):
+        return refusal("not_owner", kind, holder=None)
+    if refused.reason == "LEASE_LOST" and ended_by in ("expired", "max_lifetime"):
+        return refusal("expired", kind, record=record_of(kind, view))
+    if refused.reason in ("LEASE_LOST", "NOT_FOUND"):
+        return refusal("not_held", kind)
+    raise refused
+
+
+def release(arguments: list[str]) -> int:
+    given = flags.read(
+        "lease release",
+        arguments,
+        values=("kind", "owner", "token", "reason", *COMMON),
+        switches=("force", "pretty"),
+    )
+    given.required("kind")
+    kind, pattern = kind_of(given), owner_pattern(given)
+    if "force" in given:
+        connection, _ = connect()
+        result = _force_release(connection, kind, given.get("reason") or "leasehub lease release --force")
+        return emit(result, pretty="pretty" in given)
+    given.required("token")
+    if "reason" in given:
+        raise Usage("--reason goes with --force")
+    token = token_of(given)
+    connection, known = connect()
+    owner = owner_of(given, pattern, known, connection)
+    return emit(_release(connection, kind, owner, token), pretty="pretty" in given)
+
+
+def _release(connection: Connection, kind: str, owner: str, token: int) -> dict[str, object]:
+    view = look(connection, kind)
+    if view["state"] == "free":
+        return _nothing_held(connection, kind, token)
+    if not _is_own(view, owner):
+        return refusal("not_owner", kind, holder=view["holder"])
+    if view["fencing_token"] != token:
+        return refusal("token_mismatch", kind, holder=view["holder"])
+    try:
+        answer = connection.call("DELETE", f"/v1/leases/{view['lease_id']}?fencing_token={token}")
+    except Refused as refused:
+        if refused.reason == "STALE_TOKEN":
+            return refusal("token_mismatch", kind, holder=view["holder"])
+        if refused.reason != "NOT_FOUND":
+            raise
+        # The first attempt ended it, and its answer was lost.
+        if connection.answers_lost:
+            return _released(kind, was_expired=view["state"] == "unknown")
+        return not_held(kind, "released")
+    return _released(kind, was_expired=bool(answer["was_expired"]))
+
+
+def _nothing_held(connection: Connection, kind: str, token: int) -> dict[str, object]:
+    """Releasing again is fine; but a token this kind never gave out means that another was meant."""
+    known = connection.call(
+        "POST",
+        "/v1/fence/check",
+        {"resource_type": "kind", "resource_id": kind, "fencing_token": token},
+        key=fresh_key(),
+    )
+    result = not_held(kind, "released")
+    if token > (known["highest_token"] or 0):
+        say(f"warning: {kind} never gave out the token {token}; is this the right --kind?")
+        result["unknownToken"] = True
+    return result
+
+
+def _force_release(connection: Connection, kind: str, reason: str) -> dict[str, object]:
+    view = look(connection, kind)
+    if view["state"] == "free":
+        return not_held(kind, "released")
+    if not view["lease_id"] or view["fencing_token"] is None:
+        raise Refused("FORBIDDEN", "release --force needs a key with RING-3.", {"ring": 3})
+    try:
+        connection.call(
+            "POST",
+            f"/v1/leases/{view['lease_id']}/force-release",
+            {"reason": reason, "fencing_token": view["fencing_token"]},
+            key=fresh_key(),
+        )
+    except Refused as refused:
+        if refused.reason not in ("NOT_FOUND", "LEASE_LOST"):
+            raise
+        return not_held(kind, "released")
+    return _released(kind, was_expired=view["state"] == "unknown")
+
+
+def status(arguments: list[str]) -> int:
+    given = flags.read("lease status", arguments, values=("kind", "owner", *COMMON), switches=("pretty",))
+    given.required("kind")
+    kind = kind_of(given)
+    owner_pattern(given)
+    connection, _ = connect()
+    return emit(state_of(kind, look(connection, kind)), pretty="pretty" in given)
+
+
+def state_of(kind: str, view: Members) -> dict[str, object]:
+    """A status entry; an expired lease's ``expiredForMs`` counts from its expiry."""
+    record = record_of(kind, view) if view["lease_id"] else None
+    if view["state"] == "free":
+        return {"kind": kind, "state": "free"}
+    if view["state"] == "unknown":
+        return {"kind": kind, "state": "unknown", "record": record, "expiredForMs": view["expired_for_ms"]}
+    return {
+        "kind": kind,
+        "state": "held",
+        "holder": view["holder"],
+        "record": record,
+        "expiresAt": view["expires_at"],
+        "expiresInMs": view["expires_in_ms"],
+    }
+
+
+def connect() -> tuple[Connection, credentials.Credentials]:
+    known = credentials.find()
+    return Connection(known.url, known.token), known
+
+
+def look(connection: Connection, kind: str) -> Members:
+    return connection.call("GET", f"/v1/leases/status?resource_type=kind&resource_id={quoted(kind)}")
+
+
+def kind_of(given: flags.Flags) -> str:
+    kind = given["kind"]
+    if not is_kind(kind):
+        raise Usage(f"--kind must match ^[a-z0-9][a-z0-9._-]{{0,127}}$, and {kind!r} does not")
+    return kind
+
+
+def is_kind(text: str) -> bool:
+    return 0 < len(text) <= 128 and text[0] in KIND_FIRST and KIND_CHARACTERS.issuperset(text)
+
+
+def token_of(given: flags.Flags) -> int:
+    return flags.whole("token", given["token"])
+
+
+def ttl_of(given: flags.Flags) -> int:
+    """Whole seconds, rounded half up; the server has the last word on the bounds."""
+    minutes = flags.number("ttl", given["ttl"])
+    if not 0 < minutes <= MAX_TTL_MINUTES:
+        raise Usage(f"--ttl must be above 0 and at most {MAX_TTL_MINUTES} minutes, not {given['ttl']!r}")
+    return int(minutes * 60 + 0.5)
+
+
+def wait_of(given: flags.Flags) -> float:
+    wait_ms = flags.number("wait-ms", given.get("wait-ms", "0"))
+    if not 0 <= wait_ms < float("inf"):
+        raise Usage(f"--wait-ms must be 0 or more, not {given['wait-ms']!r}")
+    return wait_ms
+
+
+def payload_of(given: flags.Flags) -> object:
+    try:
+        payload: object = jsontext.parse(given.get("payload", "null"))
+        jsontext.compact(payload)
+    except (ValueError, RecursionError) as error:
+        raise Usage(f"--payload is not valid JSON: {error}") from None
+    return payload
+
+
+def owner_pattern(given: flags.Flags) -> "re.Pattern[str] | None":
+    """The caller's own fence, on top of the key's; a wrong one is refused whatever the verb."""
+    text = given.get("owner-pattern") or os.environ.get("LEASE_OWNER_PATTERN")
+    if not text:
+        return None
+    import re
+
+    stem = text.removesuffix("$")
+    escaped = (len(stem) - len(stem.rstrip("\\"))) % 2
+    if not text.startswith("^") or stem == text or escaped:
+        raise Usage(f"the owner pattern must be anchored, from ^ to $: {text!r}")
+    try:
+        return re.compile(text, re.ASCII)
+    except re.error as error:
+        raise Usage(f"the owner pattern {text!r} cannot be read: {error}") from None
+
+
+def owner_of(
+    given: flags.Flags,
+    pattern: "re.Pattern[str] | None",
+    known: credentials.Credentials,
+    connection: Connection,
+) -> str:
+    if given.get("owner") == "":
+        raise Usage("--owner must not be empty")
+    owner = given.get("owner") or os.environ.get("LEASE_OWNER") or known.principal
+    if not owner:
+        owner = str(connection.call("GET", "/v1/whoami")["principal"])
+    # The whole of it: ^a|b$ must not let through what merely begins with an a.
+    if pattern is not None and not pattern.fullmatch(owner):
+        raise Usage(f"the owner {owner!r} does not match the owner pattern {pattern.pattern!r}")
+    return owner
+
+
+def record_of(kind: str, view: Members, *, token: int | None = None) -> dict[str, object]:
+    ttl_ms = view["ttl_seconds"] * 1000
+    return _record(
+        kind, view["holder"], token, view["heartbeat_at"], ttl_ms, view["payload"], view["acquired_at"]
+    )
+
+
+def previous_record(kind: str, ended: Members) -> dict[str, object]:
+    """The record of a lease that has ended, from what an answer tells of it."""
+    expired_at = ended.get("expires_at") or ended.get("expired_at")
+    ttl_ms: int | None = None
+    if ended.get("ttl_seconds"):
+        ttl_ms = ended["ttl_seconds"] * 1000
+    elif expired_at and ended.get("heartbeat_at"):
+        ttl_ms = epoch_ms(expired_at) - epoch_ms(ended["heartbeat_at"])
+    return _record(
+        kind,
+        ended.get("holder"),
+        None,
+        ended.get("heartbeat_at"),
+        ttl_ms,
+        ended.get("payload"),
+        ended.get("acquired_at"),
+    )
+
+
+def _record(
+    kind: str,
+    owner: object,
+    token: int | None,
+    beat: object,
+    ttl_ms: int | None,
+    payload: object,
+    since: object,
+) -> dict[str, object]:
+    return {
+        "v": 1,
+        "kind": kind,
+        "owner": owner,
+        "token": token,
+        "heartbeat": beat,
+        "ttlMinutes": None if ttl_ms is None else plain(ttl_ms / 60000),
+        "payload": payload,
+        "acquiredAt": since,
+    }
+
+
+def _is_own(view: Members, owner: str) -> bool:
+    return bool(view["mine"]) and view["holder"] == owner
+
+
+def _released(kind: str, *, was_expired: bool) -> dict[str, object]:
+    return {"ok": True, "code": "released", "kind": kind, "released": True, "wasExpired": was_expired}
+
+
+def not_held(kind: str, done: str) -> dict[str, object]:
+    return {"ok": True, "code": "not_held", "kind": kind, done: False}
+
+
+def refusal(code: str, kind: str, **members: object) -> dict[str, object]:
+    return {"ok": False, "code": code, "kind": kind, **members}
+
+
+def plain(number: float) -> float:
+    """30 rather than 30.0."""
+    return int(number) if number == int(number) else number

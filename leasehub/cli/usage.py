@@ -1,0 +1,59 @@
+"""What --help says."""
+
+LINES = {
+    "lease acquire": "--kind K --ttl MINUTES [--owner O] [--payload JSON] [--wait-ms N]",
+    "lease heartbeat": "--kind K --token N [--owner O]",
+    "lease release": "--kind K (--token N [--owner O] | --force [--reason TEXT])",
+    "lease status": "--kind K",
+    "lease reap": "--kind K",
+    "lease list": "",
+    "lease reconcile": "",
+    "key create": "--principal HANDLE [--kind agent|service|human] [--label TEXT] [--rings 1,2,3] "
+    "[--holder-pattern REGEX] [--expires-at TIME]",
+    "key list": "",
+    "key revoke": "KEY_ID",
+    "key rotate": "KEY_ID [--overlap-seconds N]",
+    "org create": "NAME",
+    "whoami": "",
+    "version": "",
+    "run": "--resource TYPE/ID [--ttl-seconds N] [--holder H] [--purpose TEXT] [--wait-seconds N] -- COMMAND",
+    "up": "[--data DIR] [--host ADDRESS] [--port N]",
+}
+
+NOTES = {
+    "lease": """\
+Every lease verb takes --pretty and --owner-pattern REGEX (or LEASE_OWNER_PATTERN; anchored, Python syntax).
+The owner is --owner, else LEASE_OWNER, else the key's principal. A kind K is the resource (kind, K).
+--ttl is minutes, fractions allowed; a token is the number that acquire answered.""",
+    "run": """\
+Runs COMMAND while holding a lease that it beats from the background. Stops COMMAND and all its descendants
+when the lease is lost, or when the server has been away until the lease's own deadline; what COMMAND leaves
+running is stopped before the lease is released. COMMAND sees LEASEHUB_FENCING_TOKEN, LEASEHUB_LEASE_ID,
+LEASEHUB_RESOURCE_TYPE, LEASEHUB_RESOURCE_ID, LEASEHUB_HOLDER, LEASEHUB_EXPIRES_AT and LEASEHUB_URL.
+Its stdin, stdout and stderr are passed through; stdout ends with a JSON object of leasehub's own only when
+COMMAND did not run to its end (refused, usage, unreachable, cannot be started, interrupted, lease lost).
+Exit: COMMAND's own status, 128+n after a signal n, 127 or 126 when it cannot be started, 75 when the lease
+was lost, and 1, 2, 3 as below when it never ran.""",
+    "up": """\
+Starts the embedded server: SQLite, web server, worker and beat, everything under DIR (.leasehub).
+With DATABASE_URL and CELERY_BROKER_URL set it uses those. LEASEHUB_WEB_WORKERS (1) and
+LEASEHUB_WEB_THREADS (8) size the web server.""",
+}
+
+EXITS = """\
+Exactly one JSON object goes to stdout, text for people to stderr.
+Exit: 0 ok, 1 refused, 2 usage, 3 internal fault or server unreachable."""
+
+
+def line(verb: str) -> str:
+    if verb in LINES:
+        return f"usage: leasehub {verb} {LINES[verb]}".rstrip()
+    return "usage: leasehub VERB [FLAGS]; leasehub --help lists the verbs"
+
+
+def text(verb: str) -> str:
+    chosen = [known for known in LINES if known == verb or known.startswith(f"{verb} ")] or list(LINES)
+    notes = [note for group, note in NOTES.items() if any(known.split()[0] == group for known in chosen)]
+    if len(chosen) == len(LINES):
+        notes = []
+    return "\n\n".join(["\n".join(line(known) for known in chosen), *notes, EXITS])
