@@ -5,14 +5,19 @@ PYTHON ?= python3
 
 .PHONY: setup up test check format bench soak
 
-$(BIN)/.ready: pyproject.toml
+# What runs the server, and, apart from it, what tests it.
+$(BIN)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(BIN)/.ready: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
 setup: $(BIN)/.ready
 
-up: setup
+up: $(BIN)/.installed
 	$(BIN)/leasehub up
 
 test: setup

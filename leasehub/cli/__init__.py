@@ -61,9 +61,7 @@ def _function(verb: str, rest: list[str]) -> "Callable[[list[str]], int]":
     if verb in VERBS:
         module, name = VERBS[verb]
         # importlib would be one import more.
-        function: Callable[[list[str]], int] = getattr(
-            __import__(f"leasehub.cli.{module}", fromlist=[name]), name
-        )
+        function: Callable[[list[str]], int] = getattr(__import__(f"leasehub.cli.{module}", fromlist=[name]), name)
         return function
     from leasehub.cli.failures import HelpWanted, Usage
 

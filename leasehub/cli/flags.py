@@ -14,9 +14,7 @@ class Flags(dict[str, str]):
                 raise Usage(f"{self.verb} needs --{name}")
 
 
-def read(
-    verb: str, arguments: list[str], *, values: tuple[str, ...], switches: tuple[str, ...] = ()
-) -> Flags:
+def read(verb: str, arguments: list[str], *, values: tuple[str, ...], switches: tuple[str, ...] = ()) -> Flags:
     flags, rest = split(verb, arguments, values=values, switches=switches)
     if rest:
         raise Usage(f"{verb} does not take {rest[0]!r}")

@@ -87,9 +87,7 @@ def _acquired(kind: str, owner: str, ttl_seconds: int, payload: object, answer: 
     return result
 
 
-def _held(
-    connection: Connection, kind: str, owner: str, refused: Refused, wait_ms: float
-) -> dict[str, object]:
+def _held(connection: Connection, kind: str, owner: str, refused: Refused, wait_ms: float) -> dict[str, object]:
     view = _visible(connection, kind)
     by_self = bool(refused.fields.get("held_by_self"))
     result: dict[str, object] = {
@@ -117,9 +115,7 @@ def _visible(connection: Connection, kind: str) -> Members | None:
 
 
 def heartbeat(arguments: list[str]) -> int:
-    given = flags.read(
-        "lease heartbeat", arguments, values=("kind", "owner", "token", *COMMON), switches=("pretty",)
-    )
+    given = flags.read("lease heartbeat", arguments, values=("kind", "owner", "token", *COMMON), switches=("pretty",))
     given.required("kind", "token")
     kind, pattern, token = kind_of(given), owner_pattern(given), token_of(given)
     connection, known = connect()
@@ -350,9 +346,7 @@ def owner_of(
 
 def record_of(kind: str, view: Members, *, token: int | None = None) -> dict[str, object]:
     ttl_ms = view["ttl_seconds"] * 1000
-    return _record(
-        kind, view["holder"], token, view["heartbeat_at"], ttl_ms, view["payload"], view["acquired_at"]
-    )
+    return _record(kind, view["holder"], token, view["heartbeat_at"], ttl_ms, view["payload"], view["acquired_at"])
 
 
 def previous_record(kind: str, ended: Members) -> dict[str, object]:

@@ -40,7 +40,5 @@ def _data() -> dict[str, str]:
     file = credentials.find_file()
     folder = os.path.dirname(os.path.abspath(file)) if file else ""
     if not folder or not os.path.exists(os.path.join(folder, "leasehub.sqlite3")):
-        raise Usage(
-            "no server's data found: set LEASEHUB_DATA or DATABASE_URL, or run where .leasehub is, or below"
-        )
+        raise Usage("no server's data found: set LEASEHUB_DATA or DATABASE_URL, or run where .leasehub is, or below")
     return {"LEASEHUB_DATA": folder}

@@ -118,9 +118,7 @@ def _acquire(
         sent_at = boot_clock()
         try:
             answer = connection.call("POST", "/v1/leases", body, key=key)
-            return Held(
-                answer, body, sent_at=sent_at if lost_at is None else lost_at, ttl_seconds=ttl_seconds
-            )
+            return Held(answer, body, sent_at=sent_at if lost_at is None else lost_at, ttl_seconds=ttl_seconds)
         except (Refused, Unreachable) as reason:
             if isinstance(reason, Refused) and reason.reason != "CONFLICT":
                 raise
@@ -180,9 +178,7 @@ def _run_holding(held: Held, known: credentials.Credentials, command: list[str],
 class _Supervision:
     """From the start of the command until nothing of it is left."""
 
-    def __init__(
-        self, held: Held, known: credentials.Credentials, guardian: Guardian, signals: Signals
-    ) -> None:
+    def __init__(self, held: Held, known: credentials.Credentials, guardian: Guardian, signals: Signals) -> None:
         self.held = held
         self.guardian = guardian
         self.signals = signals

@@ -215,9 +215,7 @@ def _probe(host: str, port: int) -> None:
         try:
             probe.bind(address)
         except OSError as error:
-            raise Failure(
-                f"cannot listen on {host} port {port}: {error.strerror} (--port chooses another)"
-            ) from None
+            raise Failure(f"cannot listen on {host} port {port}: {error.strerror} (--port chooses another)") from None
 
 
 def start(

@@ -92,9 +92,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     command_line = CommandLine(folder, {"LEASEHUB_MIN_TTL_SECONDS": "1"})
     with (folder / "errors").open("w") as errors:
-        process = command_line.start(
-            "up", "--port", free_port(), stdout=subprocess.PIPE, stderr=errors, text=True
-        )
+        process = command_line.start("up", "--port", free_port(), stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         said = process.stdout.readline()
         assert '"ready"' in said, (said, (folder / "errors").read_text())

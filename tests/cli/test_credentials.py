@@ -35,10 +35,7 @@ def test_the_four_places_in_their_order(fake, nobody, tmp_path):
     assert who(nobody, cwd=below)["principal"] == "near"
     named = write(tmp_path / "named.json", fake, token="lh_named")
     assert who(nobody, environment={"LEASEHUB_CREDENTIALS": str(named)})["principal"] == "named"
-    assert (
-        who(nobody, environment=fake.environment("bob", LEASEHUB_CREDENTIALS=str(named)))["principal"]
-        == "bob"
-    )
+    assert who(nobody, environment=fake.environment("bob", LEASEHUB_CREDENTIALS=str(named)))["principal"] == "bob"
 
 
 def test_none_at_all_is_a_usage_error_that_says_what_to_do(nobody):

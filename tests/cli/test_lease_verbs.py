@@ -106,9 +106,7 @@ def test_fractions_of_minutes_become_whole_seconds_rounded_half_up(alice, kind):
     assert acquired(alice, kind, ttl="0.175")["ttlMinutes"] == 11 / 60
 
 
-@pytest.mark.parametrize(
-    "ttl", ["1441", "0.001", "0", "-1", "5m", "1_000", "nan", "Infinity", "527041", "1e999"]
-)
+@pytest.mark.parametrize("ttl", ["1441", "0.001", "0", "-1", "5m", "1_000", "nan", "Infinity", "527041", "1e999"])
 def test_a_ttl_outside_the_bounds_is_a_usage_error(alice, kind, ttl):
     outcome = alice("lease", "acquire", "--kind", kind, f"--ttl={ttl}")
     assert outcome.status == 2

@@ -150,9 +150,7 @@ def test_a_fault_of_its_own_is_still_one_object(faulty, tmp_path):
     gone.mkdir()
     del faulty.environment["LEASEHUB_URL"], faulty.environment["LEASEHUB_TOKEN"]
     faulty.environment["HOME"] = "/nonexistent"
-    script = (
-        "import os, sys; os.rmdir(os.getcwd()); from leasehub.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
+    script = "import os, sys; os.rmdir(os.getcwd()); from leasehub.cli import main; sys.exit(main(sys.argv[1:]))"
     ran = subprocess.run(
         [sys.executable, "-P", "-c", script, "lease", "status", "--kind", "k"],
         cwd=gone,
