@@ -1,4 +1,7 @@
+from typing import Any
+
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class LeaseHubConfig(AppConfig):
@@ -11,3 +14,10 @@ class LeaseHubConfig(AppConfig):
 
         celery.app.set_default()
         checks.register()
+        post_migrate.connect(install_schedule, sender=self)
+
+
+def install_schedule(**kwargs: Any) -> None:
+    from leasehub import schedule
+
+    schedule.install()

@@ -7,12 +7,11 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.db import connection
 
-from leasehub import schedule
 from leasehub.management import bootstrap
 
 
 class Command(BaseCommand):
-    help = "Migrates, installs the schedule, and on the first start makes an organization, an admin and a key."
+    help = "Migrates (which installs the schedule), and on the first start makes an organization, an admin and a key."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--url", required=True, help="where the server will answer")
@@ -23,7 +22,6 @@ class Command(BaseCommand):
                 # A migration may take longer than a request may.
                 cursor.execute("SET statement_timeout = 0; SET lock_timeout = 0")
         call_command("migrate", verbosity=0)
-        schedule.install()
         credentials = settings.LEASEHUB_DATA / "credentials.json"
         new = bootstrap.is_new()
         if new:

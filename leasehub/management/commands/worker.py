@@ -5,9 +5,8 @@ import time
 from argparse import ArgumentParser
 from typing import Any
 
+from celery import current_app as app
 from django.core.management.base import BaseCommand
-
-from leasehub.celery import app
 
 THREADS = 4
 
