@@ -46,8 +46,9 @@ class Guardian:
         """Sends the signal; kills what is left after so many seconds."""
         self._tell(f"stop {int(number)} {seconds!r}")
 
-    def go_on(self) -> None:
+    def go_on(self, group: int) -> None:
         """After a stop from the keyboard: gives the terminal back to the command and lets it continue."""
+        _set_foreground(group)
         self._tell("continue")
 
     def _tell(self, line: str) -> None:
@@ -163,8 +164,6 @@ class _Watcher:
             self._terminate(int(words[0]))
             self.stop_at = min(self.stop_at, boot_clock() + float(words[1]))
         elif verb == "continue" and self.group is not None:
-            if self.terminal:
-                _set_foreground(self.group)
             descendants.send(signal.SIGCONT, group=self._live_group(), pids=set())
 
     def _look_at_children(self) -> None:
@@ -172,7 +171,7 @@ class _Watcher:
             if pid != self.group:
                 continue
             if os.WIFSTOPPED(status):
-                self._report("stopped")
+                self._report(f"stopped {self.group}")
             else:
                 self.status = status
 

@@ -19,6 +19,7 @@ DEFAULT_TTL_SECONDS = 120
 MAX_HOLDER = 128
 HOLDER_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@-")
 POLL_SECONDS = 0.5
+RELEASE_ATTEMPTS = 3
 # How long the command may take to end: after a signal to `leasehub run`, and after the lease was lost, when
 # another may hold the resource already.
 SIGNALLED_SECONDS = 10.0
@@ -171,7 +172,8 @@ def _run_holding(held: Held, known: credentials.Credentials, command: list[str],
         guardian.take_terminal()
         supervision.heartbeat.stop()
         if not supervision.survivors:
-            _release(held, known)
+            # A lost lease is ended already, or its server has been away for all of its time.
+            _release(held, known, attempts=RELEASE_ATTEMPTS if supervision.lost is None else 1)
     return supervision.outcome(command)
 
 
@@ -231,13 +233,13 @@ class _Supervision:
         elif word == "ended":
             self.status, self.survivors = int(more[0]), int(more[1])
         elif word == "stopped" and self.guardian.terminal:
-            self._stop_too()
+            self._stop_too(int(more[0]))
 
-    def _stop_too(self) -> None:
+    def _stop_too(self, group: int) -> None:
         """Ctrl-Z in the command: the shell that waits for `leasehub run` must see that it has stopped."""
         self.guardian.take_terminal()
         os.kill(os.getpid(), signal.SIGSTOP)
-        self.guardian.go_on()
+        self.guardian.go_on(group)
 
     def _forward_signals(self) -> None:
         while self.forwarded < len(self.signals.received):
@@ -270,18 +272,18 @@ class _Supervision:
         return status if status >= 0 else 128 - status
 
 
-def _release(held: Held, known: credentials.Credentials) -> None:
-    """Tries as long as there is something to give back."""
+def _release(held: Held, known: credentials.Credentials, *, attempts: int = RELEASE_ATTEMPTS) -> None:
+    """Gives the lease back, or says that it is left to run out."""
     connection = Connection(known.url, known.token, timeout=3.0)
     path = f"/v1/leases/{held.lease_id}?fencing_token={held.fencing_token}"
-    for attempt in range(1, 4):
+    for attempt in range(1, attempts + 1):
         # Ended already is as good as released.
         with contextlib.suppress(Refused):
             try:
                 connection.call("DELETE", path, attempts=1)
             except Unreachable as reason:
-                say(f"could not release lease {held.lease_id} (attempt {attempt} of 3): {reason}")
-                time.sleep(0.3 * attempt)
+                say(f"could not release lease {held.lease_id} (attempt {attempt} of {attempts}): {reason}")
+                time.sleep(0.3 * (attempts - attempt))
                 continue
         break
     connection.close()

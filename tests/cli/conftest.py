@@ -88,7 +88,7 @@ def free_port():
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """A real server on SQLite, whose leases may be as short as a second; its credentials."""
+    """A real server on SQLite, whose leases may be as short as a second; its credentials and where it is."""
     folder = tmp_path_factory.mktemp("server")
     command_line = CommandLine(folder, {"LEASEHUB_MIN_TTL_SECONDS": "1"})
     with (folder / "errors").open("w") as errors:
@@ -96,7 +96,7 @@ def server(tmp_path_factory):
     try:
         said = process.stdout.readline()
         assert '"ready"' in said, (said, (folder / "errors").read_text())
-        yield json.loads((folder / ".leasehub" / "credentials.json").read_text())
+        yield {**json.loads((folder / ".leasehub" / "credentials.json").read_text()), "folder": folder}
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_SECONDS)
