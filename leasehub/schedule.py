@@ -72,9 +72,7 @@ def _switch_off(row: PeriodicTask) -> None:
 def _bring_up_to_date(row: PeriodicTask, scan: Scan) -> None:
     if row.description == STRAY:
         row.enabled = True
-    elif not _is_as_installed(row):
-        return
-    elif row.task == scan.task and row.description == scan.description:
+    elif not _is_as_installed(row) or (row.task, row.description) == (scan.task, scan.description):
         return
     row.task, row.interval, row.expire_seconds = scan.task, _every(scan.every_seconds), scan.expire_seconds
     row.description = scan.description

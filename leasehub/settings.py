@@ -179,6 +179,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
+FORMAT_MODULE_PATH = ["leasehub.formats"]
 # The body limit of the API is its own (1 MiB, leasehub.api.parsing); Django's guards the pages' forms.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 APPEND_SLASH = True
