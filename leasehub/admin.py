@@ -57,6 +57,8 @@ class Operated(admin.ModelAdmin):  # type: ignore[type-arg]
     list_per_page = 50
     list_max_show_all = 0
     actions_selection_counter = False
+    # A count beside every choice of a filter would be a read of the table each.
+    show_facets = admin.ShowFacets.NEVER
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
@@ -68,9 +70,18 @@ class Operated(admin.ModelAdmin):  # type: ignore[type-arg]
             messages.error(request, refusal.message)
             return HttpResponseRedirect(request.get_full_path())
 
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        # One way to save: what follows it is the page's own business.
+        context.update(show_save_and_add_another=False, show_save_and_continue=False)
+        return super().render_change_form(request, context, *args, **kwargs)
+
 
 class MachineWritten(Operated):
     """Rows that only show what happened."""
+
+    change_form_template = "admin/machine_written.html"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -119,6 +130,13 @@ class Schedule(PeriodicTaskAdmin):  # type: ignore[misc]
     actions = ("enable_tasks", "disable_tasks")
     list_display = ("name", "enabled", "scheduler", "last_run_at")
     list_filter = ("enabled",)
+    show_facets = admin.ShowFacets.NEVER
+    date_hierarchy = None
+    fieldsets = (
+        (None, {"fields": ("name", "regtask", "task", "enabled", "description")}),
+        ("Schedule", {"fields": ("interval", "crontab", "crontab_translation", "last_run_at")}),
+        ("Message", {"fields": ("expire_seconds", "queue")}),
+    )
 
 
 admin.site.unregister((PeriodicTask, SolarSchedule, ClockedSchedule))

@@ -92,6 +92,11 @@ class Leased(MachineWritten):
     def handle(self, row: Any) -> str:
         return NOTHING if row.principal is None else row.principal.handle
 
+    @admin.display(description="token")
+    def token(self, row: Any) -> int:
+        token: int = row.last_token
+        return token
+
     @admin.display(description="payload")
     def shown_payload(self, row: Any) -> SafeString | str:
         return pretty(row.payload)
@@ -103,7 +108,7 @@ class Leased(MachineWritten):
 
 @admin.register(Resource)
 class ResourceAdmin(Leased):
-    list_display = ("__str__", "state", "holder", "time_left", "last_token", "organization")
+    list_display = ("__str__", "state", "holder", "time_left", "organization", "token")
     ordering = ("-pk",)
     fields = ("organization", "resource_type", "resource_id", "state", "lease", "time_left", "last_token", "events")
 
@@ -122,7 +127,7 @@ class ForceReleaseForm(forms.Form):
 
 @admin.register(Lease)
 class LeaseAdmin(Leased):
-    list_display = ("resource", "holder", "handle", "time_left", "heartbeat", "last_token", "organization")
+    list_display = ("resource", "holder", "handle", "time_left", "heartbeat", "organization", "token")
     # The order of the index of leases: soonest due first.
     ordering = ("check_at",)
     change_form_template = "admin/leases/lease/change_form.html"
@@ -139,7 +144,9 @@ class LeaseAdmin(Leased):
     def has_reap_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("leases.reap_lease")
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
         context["may_force_release"] = self.has_force_release_permission(request)
         context["may_reap"] = self.has_reap_permission(request)
         return super().render_change_form(request, context, *args, **kwargs)

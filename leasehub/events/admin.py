@@ -57,7 +57,7 @@ class SinceFilter(admin.SimpleListFilter):
 
 @admin.register(Event)
 class EventAdmin(MachineWritten):
-    list_display = ("time", "type", "resource", "holder", "by", "fencing_token", "organization")
+    list_display = ("time", "type", "resource", "holder", "by", "organization", "token")
     list_filter = (TypeFilter, SinceFilter, OrganizationFilter)
     list_select_related = ("organization", "actor")
     search_fields = ("lease_id",)
@@ -69,8 +69,8 @@ class EventAdmin(MachineWritten):
     )  # fmt: skip
 
     def get_ordering(self, request: HttpRequest) -> tuple[str]:
-        # Whichever is the end of the index that finds the rows. An organization's unnumbered events, two seconds' worth, come first on
-        # PostgreSQL and last on SQLite.
+        # Whichever is the end of the index that finds the rows. By position, an organization's unnumbered events,
+        # two seconds' worth, come first on PostgreSQL and last on SQLite.
         by_organization = "organization" in request.GET and request.GET.get("type", COMMON_TYPES[0]) in COMMON_TYPES
         return ("-position",) if by_organization else ("-pk",)
 
@@ -99,6 +99,10 @@ class EventAdmin(MachineWritten):
     @admin.display(description="by")
     def by(self, event: Event) -> str:
         return "the server" if event.actor is None else event.actor.handle
+
+    @admin.display(description="token")
+    def token(self, event: Event) -> int | None:
+        return event.fencing_token
 
     @admin.display(description="lease")
     def lease(self, event: Event) -> SafeString | str:

@@ -70,7 +70,7 @@ class OrganizationAdmin(Operated):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         _become(obj, services.create_organization(name=obj.name))
 
-    @admin.display(description="its")
+    @admin.display(description="see its")
     def shortcuts(self, organization: Organization) -> SafeString:
         return organization_links(organization)
 
@@ -181,7 +181,7 @@ class RotateForm(forms.Form):
 @admin.register(ApiKey)
 class ApiKeyAdmin(Operated):
     form = KeyForm
-    list_display = ("shown_prefix", "principal", "organization", "label", "shown_rings", "state", "used")
+    list_display = ("shown_prefix", "handle", "organization", "label", "shown_rings", "state", "used")
     list_filter = (OfPrincipal, "operates")
     list_select_related = ("principal__organization",)
     search_fields = ("prefix", "label", "principal__handle")
@@ -197,7 +197,7 @@ class ApiKeyAdmin(Operated):
         if obj is None:
             return self.form.Meta.fields
         return (
-            "key_id", "shown_prefix", "principal", "organization", "label", "shown_rings", "holder_pattern",
+            "key_id", "shown_prefix", "principal", "label", "shown_rings", "holder_pattern",
             "state", "created_at", "expires_at", "revoked_at", "last_used_at", "rotated_from",
         )  # fmt: skip
 
@@ -282,6 +282,10 @@ class ApiKeyAdmin(Operated):
     @admin.display(description="key", ordering="prefix")
     def shown_prefix(self, key: ApiKey) -> str:
         return f"{key.prefix}…"
+
+    @admin.display(description="principal", ordering="principal__handle")
+    def handle(self, key: ApiKey) -> str:
+        return key.principal.handle
 
     @admin.display(description="organization", ordering="principal__organization__name")
     def organization(self, key: ApiKey) -> str:

@@ -57,7 +57,7 @@ class Principal(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.handle
+        return f"{self.organization}/{self.handle}"
 
 
 class ApiKey(models.Model):
