@@ -1,5 +1,6 @@
 """The whole beat schedule. Its rows live in the database, where admins may change interval and switch."""
 
+import re
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -7,6 +8,9 @@ from django.db import transaction
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 OURS = "LeaseHub: "
+# Written into a row's description, to tell at the next start what an admin changed since.
+STRAY = "Switched off: this version of the server has no such scan."
+INSTALLED = re.compile(r"Installed to run every (\d+) seconds\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +18,15 @@ class Scan:
     name: str
     task: str
     every_seconds: int
+
+    @property
+    def description(self) -> str:
+        return f"Installed to run every {self.every_seconds} seconds."
+
+    @property
+    def expire_seconds(self) -> int:
+        # A tick that a stopped worker missed is worth nothing: the next one scans the same rows.
+        return max(10, 2 * self.every_seconds)
 
 
 def scans() -> list[Scan]:
@@ -27,19 +40,56 @@ def scans() -> list[Scan]:
 
 @transaction.atomic
 def install() -> None:
-    """Adds the rows that are missing and switches off those whose scan is no more; keeps what admins changed."""
+    """Makes the rows say what this version wants, but for what admins changed.
+
+    Missing rows are added. A row whose scan is no more is switched off, and on again when a version has it back.
+    A row whose interval nobody changed follows the settings.
+    """
     wanted = {OURS + scan.name: scan for scan in scans()}
-    known = PeriodicTask.objects.filter(name__startswith=OURS)
-    for stray in known.exclude(name__in=wanted).filter(enabled=True):
-        stray.enabled = False
-        stray.save()
-    present = set(known.values_list("name", flat=True))
+    known = {row.name: row for row in PeriodicTask.objects.filter(name__startswith=OURS).select_related("interval")}
+    for name, row in known.items():
+        if name not in wanted:
+            _switch_off(row)
+        else:
+            _bring_up_to_date(row, wanted[name])
     for name, scan in wanted.items():
-        if name not in present:
-            interval, _ = IntervalSchedule.objects.get_or_create(
-                every=scan.every_seconds, period=IntervalSchedule.SECONDS
-            )
-            # A tick that a stopped worker missed is worth nothing: the next one scans the same rows.
+        if name not in known:
             PeriodicTask.objects.create(
-                name=name, task=scan.task, interval=interval, expire_seconds=max(10, 2 * scan.every_seconds)
+                name=name,
+                task=scan.task,
+                interval=_every(scan.every_seconds),
+                expire_seconds=scan.expire_seconds,
+                description=scan.description,
             )
+
+
+def _switch_off(row: PeriodicTask) -> None:
+    if row.enabled:
+        row.enabled, row.description = False, STRAY
+        row.save()
+
+
+def _bring_up_to_date(row: PeriodicTask, scan: Scan) -> None:
+    if row.description == STRAY:
+        row.enabled = True
+    elif not _is_as_installed(row) or (row.task, row.description) == (scan.task, scan.description):
+        return
+    row.task, row.interval, row.expire_seconds = scan.task, _every(scan.every_seconds), scan.expire_seconds
+    row.description = scan.description
+    row.save()
+
+
+def _is_as_installed(row: PeriodicTask) -> bool:
+    installed = INSTALLED.fullmatch(row.description)
+    return (
+        installed is not None
+        and row.interval is not None
+        and row.interval.period == IntervalSchedule.SECONDS
+        and row.interval.every == int(installed[1])
+    )
+
+
+def _every(seconds: int) -> IntervalSchedule:
+    # Not get_or_create: nothing keeps an admin from making a second equal one.
+    found = IntervalSchedule.objects.filter(every=seconds, period=IntervalSchedule.SECONDS).first()
+    return found or IntervalSchedule.objects.create(every=seconds, period=IntervalSchedule.SECONDS)

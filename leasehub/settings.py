@@ -124,7 +124,8 @@ DATABASES = databases()
 SECRET_KEY = secret_key(LEASEHUB_DATA, embedded=EMBEDDED)
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    # Without looking for admin modules at once: only a process that serves pages loads them (leasehub.urls).
+    "django.contrib.admin.apps.SimpleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -178,6 +179,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
+FORMAT_MODULE_PATH = ["leasehub.formats"]
 # The body limit of the API is its own (1 MiB, leasehub.api.parsing); Django's guards the pages' forms.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 APPEND_SLASH = True
@@ -218,8 +220,10 @@ SPECTACULAR_SETTINGS = {
     "SECURITY": [{"apiKey": []}],
 }
 
-CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default="memory://")
+CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default="") or "memory://localhost"
 CELERY_TASK_IGNORE_RESULT = True
+# Without a result backend there is nothing to clean up: beat would add a task of its own for it.
+CELERY_RESULT_EXPIRES = None
 # A message carries no state (every task scans rows), so what matters is that none is hoarded.
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TASK_ACKS_LATE = True

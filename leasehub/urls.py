@@ -10,6 +10,8 @@ handler400 = "leasehub.api.failures.bad_request"
 handler404 = "leasehub.api.failures.not_found"
 handler500 = "leasehub.api.failures.server_error"
 
+admin.autodiscover()
+
 urlpatterns = [
     path("v1/", include("leases.urls")),
     path("v1/", include("leasehub.api.urls")),

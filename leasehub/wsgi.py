@@ -1,8 +1,6 @@
 """The web server's way in: a lean path for the API, Django's full one for pages and admin."""
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +12,8 @@ django.setup(set_prefix=False)
 
 from django.conf import settings  # noqa: E402
 from django.core.handlers.wsgi import WSGIHandler  # noqa: E402
+
+from leasehub import supervised  # noqa: E402
 
 API_PREFIXES = ("/v1/", "/healthz", "/readyz")
 # The schema's page carries a script, so it wants the headers of a page.
@@ -32,20 +32,7 @@ class ApiHandler(WSGIHandler):
             settings.MIDDLEWARE = everything
 
 
-def end_with_parent() -> None:
-    """Ends this process when the web server's main process is gone, even by kill -9."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
-
-
-if "LEASEHUB_SUPERVISED" in os.environ:
-    end_with_parent()
+supervised.end_with_parent(supervised.at_once)
 
 api = ApiHandler()
 pages = WSGIHandler()

@@ -4,7 +4,8 @@ from datetime import datetime
 from typing import Any
 
 from leasehub.db import clock
-from leasehub.events.journal import record
+from leasehub.events import journal
+from leasehub.events.models import Event
 from leases import owners
 from leases.models import Resource, public_lease_id
 
@@ -35,8 +36,23 @@ def end(
     """Ends the lease on a row that the caller has locked, after the row's owner."""
     owner = owners.of(row)
     Resource.objects.filter(pk=row.pk).update(**FREE)
-    record(
-        event if owner is None else owner.event_of(event),
+    type = event if owner is None else owner.event_of(event)
+    journal.record_all([_ending(row, type, at, data, actor, key)])
+    if owner is not None:
+        owner.ended(row, event, data)
+
+
+def reap_all(rows: list[Resource], *, at: datetime) -> None:
+    """Ends the dead leases on rows without an owner that the caller has locked, in two statements."""
+    Resource.objects.filter(pk__in=[row.pk for row in rows]).update(**FREE)
+    journal.record_all([_ending(row, "lease.reaped", at, epitaph(row)) for row in rows])
+
+
+def _ending(
+    row: Resource, type: str, at: datetime, data: dict[str, Any], actor: int | None = None, key: int | None = None
+) -> Event:
+    return journal.event(
+        type,
         at=at,
         organization=row.organization_id,
         actor=actor,
@@ -49,8 +65,6 @@ def end(
         holder=row.holder or "",
         data=data,
     )
-    if owner is not None:
-        owner.ended(row, event, data)
 
 
 def epitaph(row: Resource) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class Resource(models.Model):
     lifetime_ends_at = models.DateTimeField(null=True)
 
     class Meta:
+        default_permissions = ("view",)
         constraints: ClassVar = [
             # Two rows for one resource would be two leases on it.
             models.UniqueConstraint(
@@ -93,3 +94,25 @@ class Resource(models.Model):
 
 def public_lease_id(lease_id: uuid.UUID) -> str:
     return f"lease_{lease_id.hex}"
+
+
+class LeaseManager(models.Manager["Lease"]):
+    def get_queryset(self) -> models.QuerySet["Lease"]:
+        return super().get_queryset().filter(lease_id__isnull=False)
+
+
+class Lease(Resource):
+    """A resource whose lease lives, or ran out and was neither reaped nor taken over yet."""
+
+    objects: ClassVar[LeaseManager] = LeaseManager()
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("force_release_lease", "Can force-release lease"),
+            ("reap_lease", "Can reap lease"),
+        ]
+
+    def __str__(self) -> str:
+        return "free" if self.lease_id is None else public_lease_id(self.lease_id)

@@ -30,8 +30,8 @@ from leases.models import Resource
 
 # Leases of these types are made by claim and promote alone.
 RESERVED_TYPES = ("task", "slot")
-REAP_BATCH = 2000
-PRUNE_BATCH = 5000
+REAP_OWNED_BATCH = 2000
+PRUNE_BATCH = 1000
 RECONCILE_LIMIT = 5000
 # A free row is pruned when its last token is this far behind the clock: the next one's floor is above it.
 PRUNE_AFTER = timedelta(days=1)
@@ -241,11 +241,11 @@ def reap_due(*, batches: int = 50) -> int:
     """
     total = 0
     for _ in range(batches):
-        looked_at, reaped = engine().reap_due(limit=REAP_BATCH)
+        looked_at, reaped = engine().reap_due(limit=engine().REAP_BATCH)
         total += reaped
-        if looked_at < REAP_BATCH:
+        if looked_at < engine().REAP_BATCH:
             break
-    return total + sum(_reap_owned(row) for row in queries.due(resource_types=owners.types())[:REAP_BATCH])
+    return total + sum(_reap_owned(row) for row in queries.due(resource_types=owners.types())[:REAP_OWNED_BATCH])
 
 
 @transaction.atomic
@@ -374,20 +374,29 @@ def _moved(
     return Transferred(row, grant)
 
 
-def prune() -> int:
-    """Deletes free rows whose last token is a day behind the clock. How many.
+def prune(*, batches: int = 100) -> int:
+    """Deletes free rows whose last token is a day behind the clock, in batches. How many.
 
     Stops while the clock is behind the newest event: tokens of pruned rows are kept growing by the clock alone.
     """
-    at = clock.now()
-    newest = Event.objects.order_by("-pk").values_list("at", flat=True).first()
-    if newest is not None and newest > at + timedelta(seconds=1):
-        return 0
-    oldest = clock.milliseconds(at - PRUNE_AFTER)
-    with transaction.atomic():
-        old = Resource.objects.filter(lease_id=None, last_token__lt=oldest)
-        rows = list(lock_rows(old, skip_locked=True).values_list("pk", flat=True)[:PRUNE_BATCH])
-        pruned, _ = Resource.objects.filter(pk__in=rows).delete()
+    total = 0
+    for _ in range(batches):
+        at = clock.now()
+        newest = Event.objects.order_by("-pk").values_list("at", flat=True).first()
+        if newest is not None and newest > at + timedelta(seconds=1):
+            break
+        pruned = _prune_before(clock.milliseconds(at - PRUNE_AFTER))
+        total += pruned
+        if pruned < PRUNE_BATCH:
+            break
+    return total
+
+
+@transaction.atomic
+def _prune_before(token: int) -> int:
+    old = Resource.objects.filter(lease_id=None, last_token__lt=token)
+    rows = list(lock_rows(old, skip_locked=True).values_list("pk", flat=True)[:PRUNE_BATCH])
+    pruned, _ = Resource.objects.filter(pk__in=rows).delete()
     return pruned
 
 

@@ -217,7 +217,12 @@ class RotateKeySecret(Operation):
     def post(self, request: HttpRequest, key_id: str) -> HttpResponse:
         given = parse_body(request, RotateKey)
         key = queries.key(organization=self.caller.organization, key_id=key_id)
-        made, plain = services.rotate_key(rotated_by=self.caller, key=key, overlap_seconds=given.overlap_seconds)
+        made, plain = services.rotate_key(
+            organization=self.caller.organization,
+            granting=self.caller.rings,
+            key=key,
+            overlap_seconds=given.overlap_seconds,
+        )
         return data({**key_view(made), "api_key": plain}, 201)
 
 

@@ -7,6 +7,8 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 
+TAG = "leasehub"
+
 
 def sqlite_is_safe(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[checks.CheckMessage]:
     """SQLite without WAL and IMMEDIATE transactions fails half of all writes (docs/locking.md)."""
@@ -37,5 +39,5 @@ def no_atomic_requests(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -
 
 
 def register() -> None:
-    checks.register(sqlite_is_safe)
-    checks.register(no_atomic_requests)
+    checks.register(sqlite_is_safe, TAG)
+    checks.register(no_atomic_requests, TAG)

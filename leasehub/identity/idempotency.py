@@ -6,7 +6,7 @@ requests waits at the unique constraint for the first, and then replays.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import IntegrityError, OperationalError, transaction
@@ -19,7 +19,7 @@ from leasehub.identity.authentication import Caller
 from leasehub.identity.models import RememberedAnswer
 
 SECRET_MINUTES = 10
-SWEEP_BATCH = 5000
+SWEEP_BATCH = 1000
 COLUMNS = {
     "identity_rememberedanswer.principal_id, identity_rememberedanswer.key_sha256": "idempotency_key_is_used_once"
 }
@@ -88,14 +88,23 @@ def _recall(caller: Caller, key_sha256: str, request_sha256: str) -> Answer | No
     return Answer(row.status or 200, row.headers, sealing.unseal(body) if row.is_secret else body)
 
 
-def forget_old_answers() -> int:
+def forget_old_answers(*, batches: int = 100) -> int:
     """Erases secrets after ten minutes and whole rows after LEASEHUB_IDEMPOTENCY_HOURS; how many rows went."""
     now = clock.now()
     RememberedAnswer.objects.filter(
         is_secret=True, body__isnull=False, created_at__lt=now - timedelta(minutes=SECRET_MINUTES)
     ).update(body=None)
-    old = RememberedAnswer.objects.filter(
-        created_at__lt=now - timedelta(hours=settings.LEASEHUB_IDEMPOTENCY_HOURS)
-    ).order_by("created_at")
-    forgotten, _ = RememberedAnswer.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:SWEEP_BATCH])).delete()
+    old = now - timedelta(hours=settings.LEASEHUB_IDEMPOTENCY_HOURS)
+    total = 0
+    for _ in range(batches):
+        forgotten = _forget_before(old)
+        total += forgotten
+        if forgotten < SWEEP_BATCH:
+            break
+    return total
+
+
+def _forget_before(at: datetime) -> int:
+    rows = RememberedAnswer.objects.filter(created_at__lt=at).order_by("created_at").values_list("pk", flat=True)
+    forgotten, _ = RememberedAnswer.objects.filter(pk__in=list(rows[:SWEEP_BATCH])).delete()
     return forgotten

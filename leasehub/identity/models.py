@@ -18,6 +18,7 @@ class Organization(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = ("add", "view")
         constraints: ClassVar = [
             # A name must say which tenant is meant.
             models.UniqueConstraint(fields=["name"], name="organization_name_is_unique"),
@@ -46,6 +47,7 @@ class Principal(models.Model):
     retired_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        default_permissions = ("add", "change", "view")
         constraints: ClassVar = [
             # Two principals of one handle would be each other's holder.
             models.UniqueConstraint(fields=["organization", "handle"], name="principal_handle_is_unique"),
@@ -55,7 +57,7 @@ class Principal(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.handle
+        return f"{self.organization}/{self.handle}"
 
 
 class ApiKey(models.Model):
@@ -85,6 +87,8 @@ class ApiKey(models.Model):
     class Meta:
         verbose_name = "API key"
         verbose_name_plural = "API keys"
+        default_permissions = ("add", "view")
+        permissions: ClassVar = [("revoke_apikey", "Can revoke API key")]
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=models.Q(observes=True) | models.Q(acts=True) | models.Q(operates=True),
@@ -120,6 +124,7 @@ class RememberedAnswer(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = ()
         constraints: ClassVar = [
             # The second of two equal requests waits here for the first one's transaction.
             models.UniqueConstraint(fields=["principal", "key_sha256"], name="idempotency_key_is_used_once"),

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from django.contrib.auth.models import User
@@ -141,21 +141,23 @@ def revoke_key(*, organization: int, key: ApiKey) -> ApiKey:
 
 
 @transaction.atomic
-def rotate_key(*, rotated_by: Caller, key: ApiKey, overlap_seconds: int) -> tuple[ApiKey, str]:
+def rotate_key(
+    *, organization: int, granting: Collection[int], key: ApiKey, overlap_seconds: int
+) -> tuple[ApiKey, str]:
     """A new key with the same rights; the old one works for the overlap, at most 24 hours.
 
-    Raises MissingRing, NotFound when the key works no more.
+    Raises MissingRing for a ring that whoever rotates may not grant, NotFound when the key works no more.
     """
     overlap = min(timedelta(seconds=overlap_seconds), ROTATION_OVERLAP)
     old = (
-        lock_rows(ApiKey.objects.filter(pk=key.pk, principal__organization_id=rotated_by.organization))
+        lock_rows(ApiKey.objects.filter(pk=key.pk, principal__organization_id=organization))
         .select_related("principal")
         .first()
     )
     now = clock.now()
     if old is None or old.revoked_at or old.principal.retired_at or (old.expires_at and old.expires_at <= now):
         raise NotFound
-    for ring in sorted(set(old.rings) - rotated_by.rings):
+    for ring in sorted(set(old.rings) - set(granting)):
         raise MissingRing(ring)
     made = issue_key(
         principal=old.principal,

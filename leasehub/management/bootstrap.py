@@ -18,14 +18,23 @@ ADMIN = "admin"
 
 def first_run(*, url: str, credentials: Path) -> dict[str, Any]:
     """Makes what the first start needs and writes it to ``credentials`` (mode 0600)."""
-    password = services.new_password()
+    keep_aside(credentials)
     with transaction.atomic():
-        user = User.objects.create_superuser(ADMIN, password=password)
+        user, password = admin()
         made = organization_with_key(name=FIRST_ORGANIZATION, handle=ADMIN, url=url, user=user)
         document = {**made, "admin_user": ADMIN, "admin_password": password}
         # Inside the transaction: a database without its credentials could not be entered.
         write_private(credentials, document)
     return document
+
+
+def admin() -> tuple[User, str | None]:
+    """The admin and its password, unless somebody made the user before."""
+    known = User.objects.filter(username=ADMIN).first()
+    if known is not None:
+        return known, None
+    password = services.new_password()
+    return User.objects.create_superuser(ADMIN, password=password), password
 
 
 def organization_with_key(*, name: str, handle: str, url: str, user: User | None = None) -> dict[str, Any]:
@@ -38,6 +47,12 @@ def organization_with_key(*, name: str, handle: str, url: str, user: User | None
 
 def is_new() -> bool:
     return not Organization.objects.exists()
+
+
+def keep_aside(file: Path) -> None:
+    """A folder that served another database before keeps that one's credentials."""
+    if file.exists():
+        file.rename(file.with_name(f"{file.stem}.{int(file.stat().st_mtime)}{file.suffix}"))
 
 
 def write_private(file: Path, document: dict[str, Any]) -> None:

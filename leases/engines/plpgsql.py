@@ -9,6 +9,9 @@ from leasehub.db.functions import call_many, call_one
 from leases import owners
 from leases.engines import Outcome
 
+# A chunk's locks are held for as long as it takes.
+REAP_BATCH = 2000
+
 ACQUIRE = "SELECT * FROM lease_acquire(%s, %s::text, %s::text, %s::text, %s, %s, %s::text, %s::jsonb, %s::bigint)"
 HEARTBEAT = "SELECT * FROM lease_heartbeat(%s, %s, %s, %s::bigint)"
 HEARTBEATS = "SELECT * FROM lease_heartbeats(%s, %s::uuid[], %s::bigint[])"

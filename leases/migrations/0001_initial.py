@@ -34,8 +34,22 @@ class Migration(migrations.Migration):
                 ('principal', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='identity.principal')),
             ],
             options={
+                'default_permissions': ('view',),
                 'indexes': [models.Index(condition=models.Q(('lease_id__isnull', False)), fields=['check_at'], name='lease_due'), models.Index(condition=models.Q(('lease_id__isnull', False)), fields=['organization', 'id'], name='lease_list')],
                 'constraints': [models.UniqueConstraint(fields=('organization', 'resource_type', 'resource_id'), name='resource_has_one_row'), models.UniqueConstraint(condition=models.Q(('lease_id__isnull', False)), fields=('lease_id',), name='lease_is_on_one_resource'), models.CheckConstraint(condition=models.Q(models.Q(('acquired_at__isnull', False), ('check_at__isnull', False), ('expires_at__isnull', False), ('heartbeat_at__isnull', False), ('holder__isnull', False), ('lease_id__isnull', False), ('principal__isnull', False), ('ttl_ms__isnull', False)), models.Q(('acquired_at__isnull', True), ('check_at__isnull', True), ('expires_at__isnull', True), ('heartbeat_at__isnull', True), ('holder__isnull', True), ('lease_id__isnull', True), ('principal__isnull', True), ('ttl_ms__isnull', True)), _connector='OR'), name='resource_is_held_or_free'), models.CheckConstraint(condition=models.Q(('last_token__gte', 0), ('last_token__lte', 9007199254740991)), name='token_is_exact_in_json'), models.CheckConstraint(condition=models.Q(('expires_at__isnull', True), ('expires_at__gt', models.F('heartbeat_at')), _connector='OR'), name='lease_lives_when_granted')],
             },
+        ),
+        migrations.CreateModel(
+            name='Lease',
+            fields=[
+            ],
+            options={
+                'permissions': [('force_release_lease', 'Can force-release lease'), ('reap_lease', 'Can reap lease')],
+                'proxy': True,
+                'default_permissions': ('view',),
+                'indexes': [],
+                'constraints': [],
+            },
+            bases=('leases.resource',),
         ),
     ]

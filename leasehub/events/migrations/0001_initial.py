@@ -23,6 +23,9 @@ class Migration(migrations.Migration):
                 ('candidate', models.BigIntegerField(default=0)),
                 ('candidate_xid', models.BigIntegerField(default=0)),
             ],
+            options={
+                'default_permissions': (),
+            },
         ),
         migrations.CreateModel(
             name='Event',
@@ -45,7 +48,8 @@ class Migration(migrations.Migration):
                 ('principal', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='identity.principal')),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('position__isnull', True)), fields=['organization', 'id'], name='event_unstamped'), models.Index(condition=models.Q(('lease_id__isnull', False)), fields=['lease_id'], name='event_by_lease'), models.Index(condition=models.Q(('previous_lease_id__isnull', False)), fields=['previous_lease_id'], name='event_by_previous_lease'), models.Index(fields=['organization', 'resource_type', 'resource_id', 'id'], name='event_by_resource'), models.Index(condition=models.Q(('type', 'lease.reaped')), fields=['organization', '-id'], name='event_reaped')],
+                'default_permissions': ('view',),
+                'indexes': [models.Index(condition=models.Q(('position__isnull', True)), fields=['organization', 'id'], name='event_unstamped'), models.Index(condition=models.Q(('lease_id__isnull', False)), fields=['lease_id'], name='event_by_lease'), models.Index(condition=models.Q(('previous_lease_id__isnull', False)), fields=['previous_lease_id'], name='event_by_previous_lease'), models.Index(fields=['organization', 'resource_type', 'resource_id', 'id'], name='event_by_resource'), models.Index(condition=models.Q(('type', 'lease.reaped')), fields=['organization', '-id'], name='event_reaped'), models.Index(condition=models.Q(('type__in', ('lease.acquired', 'lease.released', 'lease.reaped', 'task.queued', 'task.claimed', 'task.completed', 'pool.queued', 'pool.granted', 'pool.released')), _negated=True), fields=['type', 'id'], name='event_by_rare_type')],
                 'constraints': [models.UniqueConstraint(fields=('organization', 'position'), name='event_position_is_unique')],
             },
         ),

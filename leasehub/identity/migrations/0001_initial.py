@@ -23,6 +23,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
             ],
             options={
+                'default_permissions': ('add', 'view'),
                 'constraints': [models.UniqueConstraint(fields=('name',), name='organization_name_is_unique')],
             },
         ),
@@ -38,6 +39,9 @@ class Migration(migrations.Migration):
                 ('organization', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='principals', to='identity.organization')),
                 ('user', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='principal', to=settings.AUTH_USER_MODEL)),
             ],
+            options={
+                'default_permissions': ('add', 'change', 'view'),
+            },
         ),
         migrations.CreateModel(
             name='ApiKey',
@@ -61,6 +65,8 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'API key',
                 'verbose_name_plural': 'API keys',
+                'permissions': [('revoke_apikey', 'Can revoke API key')],
+                'default_permissions': ('add', 'view'),
             },
         ),
         migrations.CreateModel(
@@ -76,6 +82,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
                 ('principal', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='identity.principal')),
             ],
+            options={
+                'default_permissions': (),
+            },
         ),
         migrations.AddConstraint(
             model_name='principal',
