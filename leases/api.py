@@ -5,10 +5,21 @@ from typing import Annotated, Any, Literal
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field
 
 from leasehub.api import paging
-from leasehub.api.parsing import Body, Identifier, Message, Page, Payload, QueryToken, Token, parse_body, parse_query
+from leasehub.api.parsing import (
+    Body,
+    Holder,
+    Identifier,
+    Message,
+    Page,
+    Payload,
+    QueryToken,
+    Token,
+    parse_body,
+    parse_query,
+)
 from leasehub.api.rendering import data, error_body
 from leasehub.api.views import Operation, operation
 from leasehub.db import clock
@@ -25,7 +36,6 @@ MAX_BEATS = 200
 MAX_LIFETIME_SECONDS = 366 * 86400
 
 Seconds = Annotated[int, Field(ge=1, le=settings.LEASEHUB_MAX_TTL_SECONDS)]
-Holder = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 State = Literal["free", "held", "unknown"]
 
 

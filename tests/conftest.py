@@ -27,9 +27,10 @@ class Caster:
         return authenticate(f"Bearer {self.secret}")
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        media_type = headers.pop("Content-Type", "application/json")
         client = Client(raise_request_exception=True, headers={"Authorization": f"Bearer {self.secret}", **headers})
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        return client.generic(method, f"/v1/{path}", content, content_type="application/json")
+        return client.generic(method, f"/v1/{path}", content, content_type=media_type)
 
     def get(self, path: str, **headers: str) -> Any:
         return self.request("GET", path, **headers)

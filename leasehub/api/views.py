@@ -22,6 +22,7 @@ from leasehub.errors import (
     DomainError,
     Forbidden,
     MethodNotAllowed,
+    NotFound,
     PayloadTooLarge,
     UnsupportedMediaType,
     ValidationError,
@@ -31,8 +32,8 @@ from leasehub.identity.authentication import Caller, authenticate, recognize
 
 Handler = TypeVar("Handler", bound=Callable[..., HttpResponse])
 METHODS = ("get", "post", "put", "delete")
-# Raised before a service has asked the database whether the key still works.
-BEFORE_THE_SERVICE = (ValidationError, Forbidden, PayloadTooLarge, UnsupportedMediaType)
+# Raised also before a service has asked the database whether the key still works.
+BEFORE_THE_SERVICE = (ValidationError, Forbidden, NotFound, PayloadTooLarge, UnsupportedMediaType)
 
 
 def operation(
@@ -59,6 +60,8 @@ def operation(
     def decorate(handler: Handler) -> Handler:
         marked = cast(Any, handler)
         marked.ring = ring
+        marked.reads_query = query is not None
+        marked.reads_body = body is not None
         marked.service_checks_key = service_checks_key
         marked.remembers = remembers
         marked.shows_secret = shows_secret
@@ -104,6 +107,8 @@ class Operation(APIView):
         self.caller = authenticate(authorization)
         if key is None or request.method not in ("POST", "PUT"):
             return self._carry_out(handler, request, kwargs)
+        # Before a replay too: another key of the principal may have made the request.
+        self._admit(handler, request)
         return self._carry_out_once(handler, request, kwargs, key)
 
     def _handler(self, request: HttpRequest) -> Any:
@@ -114,9 +119,13 @@ class Operation(APIView):
             raise MethodNotAllowed(f"This address takes {allowed}.", allow=allowed)
         return handler
 
-    def _carry_out(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
+    def _admit(self, handler: Any, request: HttpRequest) -> None:
         if handler.ring is not None:
             self.caller.require(handler.ring)
+        parsing.refuse_surplus(request, query=handler.reads_query, body=handler.reads_body)
+
+    def _carry_out(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
+        self._admit(handler, request)
         response: HttpResponse = handler(request, **kwargs)
         return response
 
