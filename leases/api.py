@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
 from leasehub.api import paging
 from leasehub.api.parsing import (
@@ -101,6 +101,10 @@ class EndedLease(BaseModel):
     holder: str
     ended_by: str
     ended_at: str
+
+
+class ShownLease(RootModel[LeaseView | EndedLease]):
+    """A lease that lives or is yet to be reaped, or how it ended."""
 
 
 class LeasePage(BaseModel):
@@ -260,7 +264,7 @@ class Leases(Operation):
 class Lease(Operation):
     @operation(
         "lease_show",
-        answers={200: LeaseView},
+        answers={200: ShownLease},
         errors=[NotFound],
         summary="One lease; an ended one says how it ended",
     )

@@ -13,6 +13,7 @@ from leasehub.db.sqlite import clock as sqlite_clock
 from leasehub.identity import services as identity
 from leasehub.identity.authentication import Caller, authenticate
 from leasehub.identity.models import Organization, Principal
+from tests import contract
 
 
 @dataclass
@@ -30,7 +31,11 @@ class Caster:
         media_type = headers.pop("Content-Type", "application/json")
         client = Client(raise_request_exception=True, headers={"Authorization": f"Bearer {self.secret}", **headers})
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        return client.generic(method, f"/v1/{path}", content, content_type=media_type)
+        response = client.generic(method, f"/v1/{path}", content, content_type=media_type)
+        # Every answer that any test gets is held against the OpenAPI document.
+        answered = json.loads(response.content) if response.content else None
+        contract.check(method, f"/v1/{path}", response.status_code, response.headers, answered)
+        return response
 
     def get(self, path: str, **headers: str) -> Any:
         return self.request("GET", path, **headers)

@@ -16,11 +16,13 @@ from rest_framework.views import APIView
 
 from leasehub.api import parsing
 from leasehub.api.rendering import bytes_response, error_response, json_response
-from leasehub.api.schema import enveloped, error_responses, query_parameters
+from leasehub.api.schema import IDEMPOTENCY_KEY, described, enveloped, error_responses, query_parameters
 from leasehub.db import failures
 from leasehub.errors import (
     DomainError,
     Forbidden,
+    IdempotencyMismatch,
+    InProgress,
     MethodNotAllowed,
     NotFound,
     PayloadTooLarge,
@@ -70,13 +72,24 @@ def operation(
             status: OpenApiResponse(enveloped(name, model) if model else None, description=summary)
             for status, model in answers.items()
         }
-        responses.update(error_responses(errors))
+        repeatable = remembers and handler.__name__ in ("post", "put")
+        marked.description = described(summary, ring, repeatable=repeatable)
+        responses.update(error_responses([*errors, *_usual_errors(body, repeatable)]))
         schema = extend_schema(
-            operation_id=name, summary=summary, request=body, responses=responses, parameters=query_parameters(query)
+            operation_id=name,
+            summary=summary,
+            request=body,
+            responses=responses,
+            parameters=[*query_parameters(query), *([IDEMPOTENCY_KEY] if repeatable else [])],
         )
         return cast(Handler, schema(handler))
 
     return decorate
+
+
+def _usual_errors(body: type[parsing.Body] | None, repeatable: bool) -> list[type[DomainError]]:
+    of_body = [PayloadTooLarge, UnsupportedMediaType] if body else []
+    return [*of_body, *([InProgress, IdempotencyMismatch] if repeatable else [])]
 
 
 class Operation(APIView):
