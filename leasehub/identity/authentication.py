@@ -96,6 +96,13 @@ def recognize(authorization: str | None) -> Caller:
     return caller
 
 
+def check_key(caller: Caller) -> None:
+    """Raises Unauthenticated when the key of a remembered caller works no more."""
+    working = ApiKey.objects.filter(pk=caller.key, revoked_at=None, principal__retired_at=None)
+    if not working.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now())).exists():
+        raise Unauthenticated
+
+
 def hash_of(authorization: str | None) -> str:
     scheme, _, given = (authorization or "").partition(" ")
     given = given.strip()
