@@ -153,6 +153,7 @@ def heartbeats(*, caller: Caller, pairs: Sequence[tuple[uuid.UUID, int]]) -> lis
     if not allowed:
         # Nothing is left for the engine, which is what checks the key.
         check_key(caller)
+        return [NotFound() for _ in pairs]
     answers: dict[tuple[uuid.UUID, int], Grant | DomainError] = {}
     for outcome, pair in _paired(engine().heartbeats(key=caller.key, pairs=allowed), allowed):
         try:
@@ -291,8 +292,10 @@ def check_ttl(ttl_seconds: int) -> None:
 
 
 def check_fence(caller: Caller, lease_ids: Iterable[uuid.UUID]) -> None:
-    """Raises NotFound for a lease whose holder is outside the key's fence."""
+    """Raises NotFound for a lease whose holder is outside the key's fence, Unauthenticated."""
     if outside_fence(caller, lease_ids):
+        # Before the engine, which is what checks the key otherwise.
+        check_key(caller)
         raise NotFound
 
 

@@ -24,7 +24,6 @@ from leasehub.errors import (
     IdempotencyMismatch,
     InProgress,
     MethodNotAllowed,
-    NotFound,
     PayloadTooLarge,
     UnsupportedMediaType,
     ValidationError,
@@ -34,8 +33,8 @@ from leasehub.identity.authentication import Caller, authenticate, recognize
 
 Handler = TypeVar("Handler", bound=Callable[..., HttpResponse])
 METHODS = ("get", "post", "put", "delete")
-# Raised also before a service has asked the database whether the key still works.
-BEFORE_THE_SERVICE = (ValidationError, Forbidden, NotFound, PayloadTooLarge, UnsupportedMediaType)
+# Raised before a service has asked the database whether the key still works.
+BEFORE_THE_SERVICE = (ValidationError, Forbidden, PayloadTooLarge, UnsupportedMediaType)
 
 
 def operation(

@@ -8,10 +8,10 @@ database function that does the work (it takes ``Caller.key``).
 import re
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from leasehub.db import clock
 from leasehub.db.clock import DatabaseNow
@@ -98,8 +98,7 @@ def recognize(authorization: str | None) -> Caller:
 
 def check_key(caller: Caller) -> None:
     """Raises Unauthenticated when the key of a remembered caller works no more."""
-    working = ApiKey.objects.filter(pk=caller.key, revoked_at=None, principal__retired_at=None)
-    if not working.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now())).exists():
+    if not _working(caller.key, clock.now()).exists():
         raise Unauthenticated
 
 
@@ -148,6 +147,13 @@ def _note_use(key: int) -> None:
         _last_used.clear()
     _last_used[key] = seen
     now = clock.now()
-    ApiKey.objects.filter(pk=key).filter(
+    # Not of a key that works no more: a refused call is no use.
+    _working(key, now).filter(
         Q(last_used_at=None) | Q(last_used_at__lt=now - timedelta(seconds=LAST_USED_SECONDS))
     ).update(last_used_at=now)
+
+
+def _working(key: int, at: datetime) -> QuerySet[ApiKey]:
+    return ApiKey.objects.filter(pk=key, revoked_at=None, principal__retired_at=None).filter(
+        Q(expires_at=None) | Q(expires_at__gt=at)
+    )
