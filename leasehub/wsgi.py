@@ -11,7 +11,8 @@ import django  # noqa: E402
 django.setup(set_prefix=False)
 
 from django.conf import settings  # noqa: E402
-from django.core.handlers.wsgi import WSGIHandler  # noqa: E402
+from django.core.handlers.wsgi import WSGIHandler, WSGIRequest  # noqa: E402
+from django.utils.http import parse_header_parameters  # noqa: E402
 
 from leasehub import supervised  # noqa: E402
 
@@ -20,7 +21,18 @@ API_PREFIXES = ("/v1/", "/healthz", "/readyz")
 PAGES = ("/v1/docs",)
 
 
-class ApiHandler(WSGIHandler):
+class Request(WSGIRequest):
+    """Django's request, always UTF-8: Django decodes the query by the body's charset, and falls over some."""
+
+    def _set_content_type_params(self, meta: dict[str, Any]) -> None:
+        self.content_type, self.content_params = parse_header_parameters(meta.get("CONTENT_TYPE", ""))
+
+
+class PageHandler(WSGIHandler):
+    request_class = Request
+
+
+class ApiHandler(PageHandler):
     """Django's handler with the API's short list of middleware."""
 
     def load_middleware(self, is_async: bool = False) -> None:
@@ -35,7 +47,7 @@ class ApiHandler(WSGIHandler):
 supervised.end_with_parent(supervised.at_once)
 
 api = ApiHandler()
-pages = WSGIHandler()
+pages = PageHandler()
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

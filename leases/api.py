@@ -1,20 +1,32 @@
 """/v1/leases and /v1/fence."""
 
+import uuid
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, RootModel
 
 from leasehub.api import paging
-from leasehub.api.parsing import Body, Identifier, Message, Page, Payload, QueryToken, Token, parse_body, parse_query
+from leasehub.api.parsing import (
+    Body,
+    Holder,
+    Identifier,
+    Message,
+    Page,
+    Payload,
+    QueryToken,
+    Token,
+    parse_body,
+    parse_query,
+)
 from leasehub.api.rendering import data, error_body
 from leasehub.api.views import Operation, operation
 from leasehub.db import clock
 from leasehub.errors import DomainError, NotFound
 from leasehub.events.models import Event
-from leasehub.identity.authentication import Caller
+from leasehub.identity.authentication import Caller, check_key
 from leasehub.identity.errors import OutsideFence
 from leasehub.identity.rings import ACT, OBSERVE, OPERATE
 from leases import queries, services
@@ -26,7 +38,6 @@ MAX_BEATS = 200
 MAX_LIFETIME_SECONDS = 366 * 86400
 
 Seconds = Annotated[int, Field(ge=1, le=settings.LEASEHUB_MAX_TTL_SECONDS)]
-Holder = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 State = Literal["free", "held", "unknown"]
 
 
@@ -92,6 +103,10 @@ class EndedLease(BaseModel):
     holder: str
     ended_by: str
     ended_at: str
+
+
+class ShownLease(RootModel[LeaseView | EndedLease]):
+    """A lease that lives or is yet to be reaped, or how it ended."""
 
 
 class LeasePage(BaseModel):
@@ -251,7 +266,7 @@ class Leases(Operation):
 class Lease(Operation):
     @operation(
         "lease_show",
-        answers={200: LeaseView},
+        answers={200: ShownLease},
         errors=[NotFound],
         summary="One lease; an ended one says how it ended",
     )
@@ -278,7 +293,7 @@ class Lease(Operation):
     def delete(self, request: HttpRequest, lease_id: str) -> HttpResponse:
         given = parse_query(request, Release)
         ended = services.release(
-            caller=self.caller, lease_id=queries.parse_lease_id(lease_id), fencing_token=given.fencing_token
+            caller=self.caller, lease_id=named(self.caller, lease_id), fencing_token=given.fencing_token
         )
         return data(released_view(ended))
 
@@ -298,7 +313,7 @@ class HeartbeatLease(Operation):
         given = parse_body(request, Heartbeat)
         grant = services.heartbeat(
             caller=self.caller,
-            lease_id=queries.parse_lease_id(lease_id),
+            lease_id=named(self.caller, lease_id),
             fencing_token=given.fencing_token,
             ttl_seconds=given.ttl_seconds,
         )
@@ -432,6 +447,15 @@ class FenceCheck(Operation):
         live = row is not None and row.expires_at is not None and row.expires_at > clock.now()
         highest = row.last_token if row else 0
         return data({"current": live and highest == given.fencing_token, "highest_token": highest})
+
+
+def named(caller: Caller, lease_id: str) -> uuid.UUID:
+    """Raises NotFound, and Unauthenticated first: for an id that is none the hot path asks nobody."""
+    try:
+        return queries.parse_lease_id(lease_id)
+    except NotFound:
+        check_key(caller)
+        raise
 
 
 def grant_view(grant: Grant) -> dict[str, Any]:

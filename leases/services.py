@@ -20,7 +20,7 @@ from leasehub.db import clock
 from leasehub.db.locks import lock_rows
 from leasehub.errors import DomainError, NotFound, Unauthenticated, ValidationError
 from leasehub.events.models import Event
-from leasehub.identity.authentication import Caller
+from leasehub.identity.authentication import Caller, check_key
 from leases import owners, queries
 from leases.endings import end, epitaph
 from leases.engines import Outcome, engine, portable
@@ -134,6 +134,10 @@ def heartbeats(*, caller: Caller, pairs: Sequence[tuple[uuid.UUID, int]]) -> lis
     """
     outside = outside_fence(caller, [lease_id for lease_id, _ in pairs])
     allowed = [pair for pair in dict.fromkeys(pairs) if pair[0] not in outside]
+    if not allowed:
+        # Nothing is left for the engine, which is what checks the key.
+        check_key(caller)
+        return [NotFound() for _ in pairs]
     answers: dict[tuple[uuid.UUID, int], Grant | DomainError] = {}
     for outcome, pair in _paired(engine().heartbeats(key=caller.key, pairs=allowed), allowed):
         try:
@@ -410,8 +414,10 @@ def check_ttl(ttl_seconds: int) -> None:
 
 
 def check_fence(caller: Caller, lease_ids: Iterable[uuid.UUID]) -> None:
-    """Raises NotFound for a lease whose holder is outside the key's fence."""
+    """Raises NotFound for a lease whose holder is outside the key's fence, Unauthenticated."""
     if outside_fence(caller, lease_ids):
+        # Before the engine, which is what checks the key otherwise.
+        check_key(caller)
         raise NotFound
 
 
@@ -439,7 +445,7 @@ def _beaten(caller: Caller, outcome: Outcome) -> Grant:
         case "not_found":
             assert outcome.lease_id is not None
             ending = queries.ending(organization=caller.organization, lease_id=outcome.lease_id)
-            if ending is None or ending.principal != caller.principal:
+            if ending is None or ending.principal != caller.principal or not caller.may_hold_as(ending.holder):
                 raise NotFound
             raise LeaseLost(ended_by=ending.ended_by, ended_at=ending.ended_at)
     raise Unauthenticated
@@ -448,11 +454,14 @@ def _beaten(caller: Caller, outcome: Outcome) -> Grant:
 def _paired(
     outcomes: list[Outcome], pairs: Sequence[tuple[uuid.UUID, int]]
 ) -> Iterable[tuple[Outcome, tuple[uuid.UUID, int]]]:
-    """Each outcome with the pair it answers: the engine locks in its own order."""
+    """Each outcome with the pair it answers: the engine locks in its own order.
+
+    One that names its token goes to that pair; of the others a lease's are all alike.
+    """
     waiting: dict[uuid.UUID, list[tuple[uuid.UUID, int]]] = {}
     for pair in pairs:
         waiting.setdefault(pair[0], []).append(pair)
-    for outcome in outcomes:
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.fencing_token is None):
         assert outcome.lease_id is not None
         candidates = waiting[outcome.lease_id]
         exact = next((pair for pair in candidates if pair[1] == outcome.fencing_token), candidates[0])

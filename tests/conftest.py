@@ -13,6 +13,7 @@ from leasehub.db.sqlite import clock as sqlite_clock
 from leasehub.identity import services as identity
 from leasehub.identity.authentication import Caller, authenticate
 from leasehub.identity.models import Organization, Principal
+from tests import contract
 
 
 @dataclass
@@ -27,9 +28,14 @@ class Caster:
         return authenticate(f"Bearer {self.secret}")
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        media_type = headers.pop("Content-Type", "application/json")
         client = Client(raise_request_exception=True, headers={"Authorization": f"Bearer {self.secret}", **headers})
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        return client.generic(method, f"/v1/{path}", content, content_type="application/json")
+        response = client.generic(method, f"/v1/{path}", content, content_type=media_type)
+        # Every answer that any test gets is held against the OpenAPI document.
+        answered = json.loads(response.content) if response.content else None
+        contract.check(method, f"/v1/{path}", response.status_code, response.headers, answered)
+        return response
 
     def get(self, path: str, **headers: str) -> Any:
         return self.request("GET", path, **headers)
@@ -86,16 +92,25 @@ class MovableClock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.offset = timedelta()
         real = sqlite_clock.now
-        monkeypatch.setattr(sqlite_clock, "now", lambda: real() + self.offset)
+        self.frozen: datetime | None = None
+        monkeypatch.setattr(sqlite_clock, "now", lambda: self.frozen or real() + self.offset)
 
     def move(self, **by: float) -> None:
         self.set(self.offset + timedelta(**by))
 
     def set(self, offset: timedelta) -> None:
-        self.offset = offset
+        self.offset, self.frozen = offset, None
+        self._on_postgresql("clock_timestamp() + interval %s", f"{offset.total_seconds()} seconds")
+
+    def freeze(self, at: datetime) -> None:
+        """Stops the clock at this very millisecond, until it is moved."""
+        self.frozen = at
+        self._on_postgresql("timestamptz %s", at.isoformat())
+
+    def _on_postgresql(self, now: str, value: str) -> None:
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
-                cursor.execute(POSTGRESQL_CLOCK, {"offset": f"{offset.total_seconds()} seconds"})
+                cursor.execute(POSTGRESQL_CLOCK.format(now=now), [value])
 
     def now(self) -> datetime:
         from leasehub.db import clock
@@ -105,7 +120,7 @@ class MovableClock:
 
 POSTGRESQL_CLOCK = """
 CREATE OR REPLACE FUNCTION leasehub_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $clock$
-    SELECT date_trunc('milliseconds', clock_timestamp() + interval %(offset)s)
+    SELECT date_trunc('milliseconds', {now})
 $clock$
 """
 

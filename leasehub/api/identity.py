@@ -1,6 +1,7 @@
 """/v1/whoami, /v1/principals, /v1/keys."""
 
-from datetime import datetime
+import re
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
@@ -22,14 +23,21 @@ Kind = Literal["agent", "service", "human"]
 Ring = Annotated[int, Field(ge=1, le=3)]
 
 
+# Narrower than fromisoformat, which takes any character between date and time.
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
 def _instant(value: Any) -> Any:
     """An ISO 8601 time with its zone, as every answer writes it."""
-    if isinstance(value, str):
-        try:
-            return datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError("must be a time with its zone, like 2026-07-30T10:58:13.829Z") from None
-    return value
+    if not isinstance(value, str):
+        return value
+    try:
+        if not _INSTANT.fullmatch(value):
+            raise ValueError
+        # The zone may push the first and the last day out of the calendar.
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("must be a time with its zone, like 2026-07-30T10:58:13.829Z") from None
 
 
 class WhoAmI(BaseModel):

@@ -1,7 +1,10 @@
 """Strict reading of bodies and queries: what is wrong is named, and nothing is guessed or ignored."""
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn, TypeVar
+from urllib.parse import parse_qsl
 
 import pydantic
 from django.core.exceptions import RequestDataTooBig
@@ -16,6 +19,8 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_PAYLOAD_DEPTH = 20
 MAX_ID_LENGTH = 200
 MAX_MESSAGE_LENGTH = 4000
+MAX_HOLDER_LENGTH = 128
+MAX_PARAMETERS = 100
 # The largest integer that every JSON reader keeps exact.
 MAX_INTEGER = 2**53 - 1
 
@@ -24,7 +29,17 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose members each have one name: of two values readers would pick different ones."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = _legible(next(name for name in names if names.count(name) > 1))
+        raise ValidationError(f"{twice}: is given more than once", **{twice: "is given more than once"})
+    return members
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_distinct)
 
 # C0 and C1 controls but for tab and newline, and the invisible marks that reorder text for a reader.
 _FORBIDDEN = {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]} - {"\t", "\n"} | {
@@ -94,9 +109,11 @@ def _explain_json(value: Any, depth: int) -> None:
 
 def _digits(value: Any) -> Any:
     """A query parameter that is a whole number."""
-    if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) <= 16:
-        return int(value)
-    return value
+    return int(value) if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value) else value
+
+
+# Longer ones are out of every range, and are said to be no integer.
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,16}")
 
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_single_line)]
@@ -104,8 +121,9 @@ Label = Annotated[str, StringConstraints(max_length=120), AfterValidator(_plain)
 Message = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_LENGTH), AfterValidator(_plain)]
 Payload = Annotated[Any, AfterValidator(bounded_json)]
 Token = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
-QueryToken = Annotated[int, BeforeValidator(_digits), Field(ge=1, le=MAX_INTEGER)]
-Limit = Annotated[int, BeforeValidator(_digits), Field(ge=1, le=200)]
+Holder = Annotated[str, StringConstraints(min_length=1, max_length=MAX_HOLDER_LENGTH), AfterValidator(_single_line)]
+QueryToken = Annotated[int, Field(ge=1, le=MAX_INTEGER), BeforeValidator(_digits)]
+Limit = Annotated[int, Field(ge=1, le=200), BeforeValidator(_digits)]
 
 
 class Body(BaseModel):
@@ -132,11 +150,30 @@ def parse_body(request: HttpRequest, model: type[Parsed]) -> Parsed:
 def parse_query(request: HttpRequest, model: type[Parsed]) -> Parsed:
     """Raises ValidationError, also for a parameter that is unknown or given twice."""
     given: dict[str, Any] = {}
-    for name, values in request.GET.lists():
-        if len(values) > 1:
-            raise ValidationError("The query is malformed.", **{name: "is given more than once"})
-        given[name] = values[0]
+    for name, value in _parameters(request):
+        if name in given:
+            raise ValidationError("The query is malformed.", **{_legible(name): "is given more than once"})
+        if _has_surrogate(value):
+            raise ValidationError("The query is malformed.", **{_legible(name): "is not UTF-8"})
+        given[name] = value
     return validated(model, given)
+
+
+def _parameters(request: HttpRequest) -> list[tuple[str, str]]:
+    """Not Django's: that one believes the body's charset, and replaces what is not UTF-8. Here it is a surrogate."""
+    text = request.META.get("QUERY_STRING", "").encode("latin-1", "replace").decode("utf-8", "surrogateescape")
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=MAX_PARAMETERS)
+    except ValueError:
+        raise ValidationError("The query is malformed.", query="has too many parameters") from None
+
+
+def refuse_surplus(request: HttpRequest, *, query: bool, body: bool) -> None:
+    """Raises ValidationError for a query or a body that the operation would not read."""
+    if not query and request.META.get("QUERY_STRING"):
+        parse_query(request, Body)
+    if not body and request.META.get("CONTENT_LENGTH") not in (None, "", "0"):
+        parse_body(request, Body)
 
 
 def json_object(request: HttpRequest) -> dict[str, Any]:
@@ -158,7 +195,7 @@ def json_object(request: HttpRequest) -> dict[str, Any]:
 
 def _body_text(request: HttpRequest) -> str:
     declared = request.META.get("CONTENT_LENGTH") or "0"
-    if declared.isdigit() and int(declared[:12]) > MAX_BODY_BYTES:
+    if declared.isascii() and declared.isdigit() and int(declared[:12]) > MAX_BODY_BYTES:
         raise PayloadTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
     try:
         body = request.body
@@ -186,6 +223,9 @@ def _skip_space(text: str, start: int) -> int:
 
 
 def validated(model: type[Parsed], given: dict[str, Any]) -> Parsed:
+    for name in given:
+        if _has_surrogate(name):
+            raise ValidationError("A member's name is not Unicode.", **{_legible(name): "is not a known member"})
     try:
         return model.model_validate(given)
     except pydantic.ValidationError as error:

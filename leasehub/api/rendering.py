@@ -1,5 +1,6 @@
 """One shape for success, one for failure."""
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,15 @@ JSON = "application/json"
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
-    return bytes_response(orjson.dumps(body), status, headers)
+    return bytes_response(_encoded(body), status, headers)
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        # PostgreSQL gives a payload's 1e300 back as an integer of 301 digits, which orjson does not write.
+        return json.dumps(body).encode()
 
 
 def bytes_response(content: bytes, status: int, headers: Mapping[str, str] | None = None) -> HttpResponse:

@@ -9,6 +9,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from pydantic import BaseModel, ConfigDict, create_model
 
 from leasehub.errors import DomainError
+from leasehub.identity.rings import NAMES
 
 
 class ErrorDetail(BaseModel):
@@ -30,8 +31,27 @@ class Schema(AutoSchema):
     def get_tags(self) -> list[str]:
         return [self.path.removeprefix("/v1/").split("/")[0]]
 
+    def get_description(self) -> str:
+        # What an operation says of itself; the docstring of the class is about the class.
+        handler = getattr(self.view, self.method.lower(), None)
+        return getattr(handler, "description", "")
+
     def get_auth(self) -> list[dict[str, list[str]]]:
         return [{"apiKey": []}]
+
+
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": 200},
+    OpenApiParameter.HEADER,
+    description="The same key with the same request: the same answer and one effect",
+)
+
+
+def described(summary: str, ring: int | None, *, repeatable: bool) -> str:
+    needs = "Any key may." if ring is None else f"Takes a key with {NAMES[ring]}."
+    repeats = " Repeat it safely with an `Idempotency-Key`." if repeatable else ""
+    return f"{summary}. {needs}{repeats}"
 
 
 @cache

@@ -16,11 +16,13 @@ from rest_framework.views import APIView
 
 from leasehub.api import parsing
 from leasehub.api.rendering import bytes_response, error_response, json_response
-from leasehub.api.schema import enveloped, error_responses, query_parameters
+from leasehub.api.schema import IDEMPOTENCY_KEY, described, enveloped, error_responses, query_parameters
 from leasehub.db import failures
 from leasehub.errors import (
     DomainError,
     Forbidden,
+    IdempotencyMismatch,
+    InProgress,
     MethodNotAllowed,
     PayloadTooLarge,
     UnsupportedMediaType,
@@ -59,6 +61,8 @@ def operation(
     def decorate(handler: Handler) -> Handler:
         marked = cast(Any, handler)
         marked.ring = ring
+        marked.reads_query = query is not None
+        marked.reads_body = body is not None
         marked.service_checks_key = service_checks_key
         marked.remembers = remembers
         marked.shows_secret = shows_secret
@@ -67,13 +71,24 @@ def operation(
             status: OpenApiResponse(enveloped(name, model) if model else None, description=summary)
             for status, model in answers.items()
         }
-        responses.update(error_responses(errors))
+        repeatable = remembers and handler.__name__ in ("post", "put")
+        marked.description = described(summary, ring, repeatable=repeatable)
+        responses.update(error_responses([*errors, *_usual_errors(body, repeatable)]))
         schema = extend_schema(
-            operation_id=name, summary=summary, request=body, responses=responses, parameters=query_parameters(query)
+            operation_id=name,
+            summary=summary,
+            request=body,
+            responses=responses,
+            parameters=[*query_parameters(query), *([IDEMPOTENCY_KEY] if repeatable else [])],
         )
         return schema(handler)
 
     return decorate
+
+
+def _usual_errors(body: type[parsing.Body] | None, repeatable: bool) -> list[type[DomainError]]:
+    of_body = [PayloadTooLarge, UnsupportedMediaType] if body else []
+    return [*of_body, *([InProgress, IdempotencyMismatch] if repeatable else [])]
 
 
 class Operation(APIView):
@@ -104,6 +119,8 @@ class Operation(APIView):
         self.caller = authenticate(authorization)
         if key is None or request.method not in ("POST", "PUT"):
             return self._carry_out(handler, request, kwargs)
+        # Before a replay too: another key of the principal may have made the request.
+        self._admit(handler, request)
         return self._carry_out_once(handler, request, kwargs, key)
 
     def _handler(self, request: HttpRequest) -> Any:
@@ -114,9 +131,13 @@ class Operation(APIView):
             raise MethodNotAllowed(f"This address takes {allowed}.", allow=allowed)
         return handler
 
-    def _carry_out(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
+    def _admit(self, handler: Any, request: HttpRequest) -> None:
         if handler.ring is not None:
             self.caller.require(handler.ring)
+        parsing.refuse_surplus(request, query=handler.reads_query, body=handler.reads_body)
+
+    def _carry_out(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
+        self._admit(handler, request)
         response: HttpResponse = handler(request, **kwargs)
         return response
 

@@ -8,10 +8,10 @@ database function that does the work (it takes ``Caller.key``).
 import re
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from leasehub.db import clock
 from leasehub.db.clock import DatabaseNow
@@ -96,6 +96,12 @@ def recognize(authorization: str | None) -> Caller:
     return caller
 
 
+def check_key(caller: Caller) -> None:
+    """Raises Unauthenticated when the key of a remembered caller works no more."""
+    if not _working(caller.key, clock.now()).exists():
+        raise Unauthenticated
+
+
 def hash_of(authorization: str | None) -> str:
     scheme, _, given = (authorization or "").partition(" ")
     given = given.strip()
@@ -141,6 +147,13 @@ def _note_use(key: int) -> None:
         _last_used.clear()
     _last_used[key] = seen
     now = clock.now()
-    ApiKey.objects.filter(pk=key).filter(
+    # Not of a key that works no more: a refused call is no use.
+    _working(key, now).filter(
         Q(last_used_at=None) | Q(last_used_at__lt=now - timedelta(seconds=LAST_USED_SECONDS))
     ).update(last_used_at=now)
+
+
+def _working(key: int, at: datetime) -> QuerySet[ApiKey]:
+    return ApiKey.objects.filter(pk=key, revoked_at=None, principal__retired_at=None).filter(
+        Q(expires_at=None) | Q(expires_at__gt=at)
+    )

@@ -60,6 +60,8 @@ def create_principal(
 @transaction.atomic
 def retire_principal(*, organization: int, handle: str) -> Principal:
     """From the next call on none of its keys works. Repeatable. Raises NotFound."""
+    if not HANDLE.fullmatch(handle):
+        raise NotFound
     principal = lock_rows(Principal.objects.filter(organization_id=organization, handle=handle)).first()
     if principal is None:
         raise NotFound
@@ -177,6 +179,8 @@ def check_pattern(pattern: str) -> None:
     wrong = ""
     if not (pattern.startswith("^") and pattern.endswith("$")) or pattern.endswith("\\$"):
         wrong = "must be anchored: ^…$"
+    elif not pattern.isprintable():
+        wrong = "must be printable"
     elif len(pattern) > 200:
         wrong = "must have at most 200 characters"
     else:

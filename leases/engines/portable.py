@@ -77,6 +77,10 @@ def heartbeat(*, key: int, lease_id: uuid.UUID, fencing_token: int, ttl_ms: int 
     owner = _owner(key)
     if owner is None:
         return Outcome("unauthenticated", lease_id)
+    return _beat(owner, lease_id, fencing_token, ttl_ms)
+
+
+def _beat(owner: tuple[int, int], lease_id: uuid.UUID, fencing_token: int, ttl_ms: int | None) -> Outcome:
     with transaction.atomic():
         row = _lock_lease(owner, lease_id)
         if row is None:
@@ -99,12 +103,15 @@ def heartbeat(*, key: int, lease_id: uuid.UUID, fencing_token: int, ttl_ms: int 
 
 def heartbeats(*, key: int, pairs: Sequence[tuple[uuid.UUID, int]]) -> list[Outcome]:
     """One beat for each pair, in one transaction, the rows locked in the order of their ids."""
+    owner = _owner(key)
+    if owner is None:
+        return [Outcome("unauthenticated", lease_id) for lease_id, _ in pairs]
     with transaction.atomic():
         ids = dict(
             Resource.objects.filter(lease_id__in=[lease_id for lease_id, _ in pairs]).values_list("lease_id", "pk")
         )
         return [
-            heartbeat(key=key, lease_id=lease_id, fencing_token=token, ttl_ms=None)
+            _beat(owner, lease_id, token, None)
             for lease_id, token in sorted(pairs, key=lambda pair: ids.get(pair[0], 0))
         ]
 

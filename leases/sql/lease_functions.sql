@@ -14,7 +14,7 @@ RETURNS SETOF record LANGUAGE sql STABLE ROWS 1 AS $$
     JOIN identity_principal AS principal ON principal.id = key.principal_id
     WHERE key.id = p_key
       AND key.revoked_at IS NULL
-      AND (key.expires_at IS NULL OR key.expires_at > statement_timestamp())
+      AND (key.expires_at IS NULL OR key.expires_at > (SELECT leasehub_now()))
       AND principal.retired_at IS NULL
 $$;
 

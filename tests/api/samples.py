@@ -1,0 +1,85 @@
+"""A well-formed request of every operation, about objects of one's own, of others, or about none."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.conftest import Caster
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a request can name."""
+
+    lease_id: str
+    token: int
+    key_id: str
+    handle: str
+    resource_id: str
+
+    @classmethod
+    def of_nothing(cls) -> "Names":
+        digits = uuid.uuid4().hex
+        return cls(f"lease_{digits}", 1_000_000_000_000, f"key_{digits}", f"h{digits[:12]}", f"r{digits[:12]}")
+
+    def hidden(self, content: bytes) -> bytes:
+        """The answer without the names that the request itself gave."""
+        for name, value in vars(self).items():
+            content = content.replace(str(value).encode(), f"<{name}>".encode())
+        return content
+
+
+@dataclass(frozen=True)
+class Sample:
+    method: str
+    path: Callable[[Names], str]
+    body: Callable[[Names], Any] = lambda names: None
+
+    def send(self, caster: Caster, names: Names, **headers: str) -> Any:
+        return caster.request(self.method, self.path(names), self.body(names), **headers)
+
+
+def resource(names: Names, **members: Any) -> dict[str, Any]:
+    return {"resource_type": "deploy", "resource_id": names.resource_id, **members}
+
+
+def a_beat(names: Names) -> dict[str, Any]:
+    return {"fencing_token": names.token}
+
+
+SAMPLES: dict[str, Sample] = {
+    "whoami": Sample("GET", lambda names: "whoami"),
+    "principal_list": Sample("GET", lambda names: "principals"),
+    "principal_create": Sample(
+        "POST", lambda names: "principals", lambda names: {"handle": names.handle, "kind": "agent"}
+    ),
+    "principal_retire": Sample("POST", lambda names: f"principals/{names.handle}/retire"),
+    "key_list": Sample("GET", lambda names: "keys"),
+    "key_create": Sample("POST", lambda names: "keys", lambda names: {"principal": names.handle, "rings": [3]}),
+    "key_revoke": Sample("DELETE", lambda names: f"keys/{names.key_id}"),
+    "key_rotate": Sample("POST", lambda names: f"keys/{names.key_id}/rotate", lambda names: {}),
+    "event_list": Sample("GET", lambda names: f"events?resource=deploy/{names.resource_id}"),
+    "lease_acquire": Sample("POST", lambda names: "leases", lambda names: resource(names, ttl_seconds=60)),
+    "lease_list": Sample("GET", lambda names: f"leases?resource_id={names.resource_id}"),
+    "lease_show": Sample("GET", lambda names: f"leases/{names.lease_id}"),
+    "lease_heartbeat": Sample("POST", lambda names: f"leases/{names.lease_id}/heartbeat", a_beat),
+    "lease_heartbeats": Sample(
+        "POST",
+        lambda names: "leases/heartbeats",
+        lambda names: {"leases": [{"lease_id": names.lease_id, **a_beat(names)}]},
+    ),
+    "lease_release": Sample("DELETE", lambda names: f"leases/{names.lease_id}?fencing_token={names.token}"),
+    "lease_force_release": Sample(
+        "POST",
+        lambda names: f"leases/{names.lease_id}/force-release",
+        lambda names: {"reason": "stuck", **a_beat(names)},
+    ),
+    "lease_status": Sample("GET", lambda names: f"leases/status?resource_type=deploy&resource_id={names.resource_id}"),
+    "lease_reap": Sample("POST", lambda names: "leases/reap", resource),
+    "lease_reconcile": Sample("POST", lambda names: "leases/reconcile", lambda names: {}),
+    "lease_reaped": Sample("GET", lambda names: "leases/reaped"),
+    "fence_check": Sample(
+        "POST", lambda names: "fence/check", lambda names: resource(names, fencing_token=names.token)
+    ),
+}
