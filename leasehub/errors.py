@@ -14,11 +14,17 @@ class DomainError(Exception):
 
     code = "INTERNAL"
     status = 500
+    #: The names that ``fields`` may have: docs/errors.md lists them.
+    members: tuple[str, ...] = ()
 
     def __init__(self, message: str = "", /, **fields: Field) -> None:
-        self.message = message or (type(self).__doc__ or "").split("\n\n")[0].replace("\n    ", " ").strip()
+        self.message = message or self.default_message()
         self.fields = fields
         super().__init__(self.message)
+
+    @classmethod
+    def default_message(cls) -> str:
+        return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
 
 
 class ValidationError(DomainError):
@@ -26,6 +32,7 @@ class ValidationError(DomainError):
 
     code = "VALIDATION_ERROR"
     status = 400
+    members = ("fields",)
 
     def __init__(self, message: str = "", /, **wrong: str) -> None:
         super().__init__(message, fields=wrong)
@@ -57,6 +64,7 @@ class MethodNotAllowed(DomainError):
 
     code = "METHOD_NOT_ALLOWED"
     status = 405
+    members = ("allow",)
 
 
 class InProgress(DomainError):
@@ -64,6 +72,7 @@ class InProgress(DomainError):
 
     code = "IN_PROGRESS"
     status = 409
+    members = ("retry_after_ms",)
 
 
 class PayloadTooLarge(DomainError):
@@ -99,6 +108,7 @@ class Unavailable(DomainError):
 
     code = "UNAVAILABLE"
     status = 503
+    members = ("retry_after_ms",)
 
     def __init__(self, message: str = "", /, *, retry_after_ms: int = 1000) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms)

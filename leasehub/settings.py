@@ -205,6 +205,8 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "UNAUTHENTICATED_USER": None,
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "leasehub.api.failures.AnyAccept",
+    "EXCEPTION_HANDLER": "leasehub.api.failures.of_rest_framework",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "LeaseHub",

@@ -2,9 +2,9 @@
 
 from django.contrib import admin
 from django.urls import include, path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularSwaggerView
 
-from leasehub.api import health
+from leasehub.api import document, health
 
 handler400 = "leasehub.api.failures.bad_request"
 handler404 = "leasehub.api.failures.not_found"
@@ -15,7 +15,7 @@ admin.autodiscover()
 urlpatterns = [
     path("v1/", include("leases.urls")),
     path("v1/", include("leasehub.api.urls")),
-    path("v1/schema", SpectacularAPIView.as_view(), name="schema"),
+    path("v1/schema", document.openapi, name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),

@@ -11,10 +11,11 @@ import django  # noqa: E402
 django.setup(set_prefix=False)
 
 from django.conf import settings  # noqa: E402
-from django.core.handlers.wsgi import WSGIHandler, WSGIRequest  # noqa: E402
+from django.core.handlers.wsgi import LimitedStream, WSGIHandler, WSGIRequest  # noqa: E402
 from django.utils.http import parse_header_parameters  # noqa: E402
 
 from leasehub import supervised  # noqa: E402
+from leasehub.api.parsing import MAX_BODY_BYTES  # noqa: E402
 
 API_PREFIXES = ("/v1/", "/healthz", "/readyz")
 # The schema's page carries a script, so it wants the headers of a page.
@@ -22,7 +23,16 @@ PAGES = ("/v1/docs",)
 
 
 class Request(WSGIRequest):
-    """Django's request, always UTF-8: Django decodes the query by the body's charset, and falls over some."""
+    """Django's request, in any transfer encoding and always UTF-8.
+
+    Django decodes the query by the charset that the body claims, and falls over some.
+    """
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        super().__init__(environ)
+        if "HTTP_TRANSFER_ENCODING" in environ:
+            # In chunks, of unknown length: without a length Django reads nothing and takes the body for empty.
+            self._stream: Any = LimitedStream(environ["wsgi.input"], MAX_BODY_BYTES + 1)
 
     def _set_content_type_params(self, meta: dict[str, Any]) -> None:
         self.content_type, self.content_params = parse_header_parameters(meta.get("CONTENT_TYPE", ""))

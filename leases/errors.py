@@ -12,6 +12,7 @@ class Conflict(DomainError):
 
     code = "CONFLICT"
     status = 409
+    members = ("expires_at", "retry_after_ms", "held_by_self")
 
     @classmethod
     def until(cls, expires_at: datetime, *, at: datetime, held_by_self: bool = False) -> "Conflict":
@@ -35,6 +36,7 @@ class LeaseLost(DomainError):
 
     code = "LEASE_LOST"
     status = 410
+    members = ("ended_by", "ended_at")
 
     def __init__(self, *, ended_by: str, ended_at: datetime) -> None:
         super().__init__(

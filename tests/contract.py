@@ -8,6 +8,8 @@ from typing import Any
 from drf_spectacular.generators import SchemaGenerator
 from jsonschema import Draft202012Validator
 
+from leasehub.management.commands.errors_doc import catalogue
+
 Operation = dict[str, Any]
 # What any operation may be refused with, whatever it says: a body of another kind, or none that is taken.
 EVERYWHERE = {413, 415}
@@ -49,7 +51,11 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def check(method: str, address: str, status: int, headers: Mapping[str, str], body: Any) -> None:
-    """Fails when the answer is not what the document says of this operation."""
+    """Fails when the answer is not what the document says of this operation, or the catalogue of its error."""
+    if status >= 400:
+        error = body["error"]
+        extra = set(error) - {"code", "message"} - members(status, error["code"])
+        assert not extra, f"{error['code']} has members that the catalogue does not know: {extra}"
     operation = found(method, address)
     if operation is None:
         assert status in (404, 405), f"{method} {address} answered {status} and is not in the document"
@@ -67,6 +73,14 @@ def check(method: str, address: str, status: int, headers: Mapping[str, str], bo
         return
     assert headers["Content-Type"] == "application/json"
     _validator(content["schema"]["$ref"].rpartition("/")[2]).validate(body)
+
+
+@cache
+def members(status: int, code: str) -> set[str]:
+    """What an error of this code may say besides; fails for a code that the catalogue does not know."""
+    known = [error for error in catalogue() if (error.status, error.code) == (status, code)]
+    assert known, f"{status} {code} is not in the catalogue"
+    return {name for error in known for name in error.members}
 
 
 @cache

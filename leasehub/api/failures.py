@@ -1,12 +1,18 @@
 """What Django itself refuses, in the API's shape under /v1 and as a page elsewhere."""
 
 import logging
+from collections.abc import Iterable, Mapping
 
 from django.http import HttpRequest, HttpResponse
 from django.views import defaults
+from rest_framework import exceptions
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
 
 from leasehub.api.rendering import error_response
-from leasehub.errors import DomainError, NotFound, ValidationError
+from leasehub.errors import DomainError, MethodNotAllowed, NotFound, ValidationError
 
 logger = logging.getLogger(__name__)
 
@@ -33,5 +39,27 @@ def server_error(request: HttpRequest) -> HttpResponse:
     return error_response(InternalError())
 
 
+def of_rest_framework(exception: Exception, context: Mapping[str, object]) -> HttpResponse | None:
+    """What the views of others refuse, in the API's shape."""
+    if isinstance(exception, exceptions.MethodNotAllowed):
+        return error_response(MethodNotAllowed("This address takes GET.", allow="GET"))
+    if isinstance(exception, exceptions.APIException):
+        return error_response(ValidationError("The request is malformed.", request="is malformed"))
+    return None
+
+
+class AnyAccept(BaseContentNegotiation):
+    """One format for whoever asks."""
+
+    def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
+        return next(iter(parsers))
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        only = next(iter(renderers))
+        return only, only.media_type or ""
+
+
 def _wants_json(request: HttpRequest) -> bool:
-    return request.path.startswith("/v1/")
+    return f"{request.path}/".startswith("/v1/")

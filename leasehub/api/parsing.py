@@ -172,7 +172,8 @@ def refuse_surplus(request: HttpRequest, *, query: bool, body: bool) -> None:
     """Raises ValidationError for a query or a body that the operation would not read."""
     if not query and request.META.get("QUERY_STRING"):
         parse_query(request, Body)
-    if not body and request.META.get("CONTENT_LENGTH") not in (None, "", "0"):
+    has_body = request.META.get("CONTENT_LENGTH") not in (None, "", "0") or "HTTP_TRANSFER_ENCODING" in request.META
+    if not body and has_body:
         parse_body(request, Body)
 
 

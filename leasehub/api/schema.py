@@ -31,7 +31,7 @@ class Schema(AutoSchema):
     def get_tags(self) -> list[str]:
         return [self.path.removeprefix("/v1/").split("/")[0]]
 
-    def get_description(self) -> str:
+    def get_description(self) -> str:  # type: ignore[override]  # drf-spectacular drops the parameters too
         # What an operation says of itself; the docstring of the class is about the class.
         handler = getattr(self.view, self.method.lower(), None)
         return getattr(handler, "description", "")
