@@ -155,7 +155,7 @@ def test_one_who_waits_gets_its_turn(alice, bob, resource, folder):
 
 
 def test_a_heartbeat_keeps_a_short_lease_alive(alice, resource, folder):
-    # Three times its TTL, and the reaper runs.
+    # Three times its TTL.
     outcome = run(alice, resource, "sleep 3; echo done", "--ttl-seconds", "1")
     assert (outcome.status, outcome.text) == (0, "done\n")
 
