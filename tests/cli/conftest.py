@@ -88,9 +88,10 @@ def free_port():
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """A real server on SQLite, whose leases may be as short as a second; its credentials and where it is."""
+    """A real server on SQLite; its credentials and where it is. Leases may be as short as a second, and the
+    reaper does not come: what has run out stays until a test's command ends it."""
     folder = tmp_path_factory.mktemp("server")
-    command_line = CommandLine(folder, {"LEASEHUB_MIN_TTL_SECONDS": "1"})
+    command_line = CommandLine(folder, {"LEASEHUB_MIN_TTL_SECONDS": "1", "LEASEHUB_REAPER_SECONDS": "86400"})
     with (folder / "errors").open("w") as errors:
         process = command_line.start("up", "--port", free_port(), stdout=subprocess.PIPE, stderr=errors, text=True)
     try:

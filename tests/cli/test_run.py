@@ -17,12 +17,12 @@ from tests.cli.conftest import PATIENCE_SECONDS, is_alive, until
 
 pytestmark = pytest.mark.processes
 
-# Says who it is, starts a child and a grandchild that has left its session, and heeds no SIGTERM.
+# Says who it is, starts a child and a daemon (another session, its parent gone), and heeds no SIGTERM.
 STUBBORN = """
 trap '' TERM
 echo $$ > leader
 sleep 300 & echo $! > child
-setsid sh -c 'trap "" TERM; echo $$ > escapee; exec sleep 300' &
+( setsid sh -c 'trap "" TERM; echo $$ > escapee; exec sleep 300' & )
 while :; do date +%s%N >> working; sleep 0.02; done
 """
 
@@ -132,8 +132,10 @@ def test_the_lease_is_held_while_the_command_runs_and_refused_to_others(alice, b
     assert outcome.said["code"] == "held"
     assert outcome.said["resource"] == resource
     assert str(lease["fencing_token"]) not in outcome.text
-    # A second terminal with the same key is another holder.
-    assert run(alice, resource, "true").status == 1
+    # A second terminal with the same key is another holder, and would not get it as the same one either.
+    for flags, by_self in ([], False), (["--holder", lease["holder"]], True):
+        again = run(alice, resource, "true", *flags)
+        assert (again.status, again.said["heldBySelf"]) == (1, by_self)
     (folder / "go").touch()
     assert ended(process)[0] == 0
     assert not (folder / "never").exists()
@@ -153,7 +155,7 @@ def test_one_who_waits_gets_its_turn(alice, bob, resource, folder):
 
 
 def test_a_heartbeat_keeps_a_short_lease_alive(alice, resource, folder):
-    # Three times its TTL, and the reaper runs.
+    # Three times its TTL.
     outcome = run(alice, resource, "sleep 3; echo done", "--ttl-seconds", "1")
     assert (outcome.status, outcome.text) == (0, "done\n")
 
