@@ -1,5 +1,6 @@
 """All settings, from environment variables. A wrong one stops the start with a sentence that names it."""
 
+import re
 import secrets
 from pathlib import Path
 
@@ -25,6 +26,38 @@ def switch(name: str, default: str) -> bool:
     return text == "on"
 
 
+def words(name: str, default: list[str], *, form: str, example: str) -> list[str]:
+    given: list[str] = env.list(name, default=default)
+    for word in given:
+        if not re.fullmatch(form, word):
+            raise ImproperlyConfigured(f"{name} must be names like {example}, separated by commas, not {word!r}.")
+    return given
+
+
+def log_level() -> str:
+    text: str = env.str("LEASEHUB_LOG_LEVEL", default="INFO").strip().upper()
+    levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    if text not in levels:
+        raise ImproperlyConfigured(f"LEASEHUB_LOG_LEVEL must be one of {', '.join(levels)}, not {text!r}.")
+    return text
+
+
+def broker() -> str:
+    url: str = env.str("CELERY_BROKER_URL", default="") or "memory://localhost"
+    # Not the file system transport: it loses messages.
+    if not re.match(r"(memory|redis|rediss|amqp|amqps|sentinel)://", url):
+        raise ImproperlyConfigured("CELERY_BROKER_URL must name a redis:// or amqp:// broker.")
+    return url
+
+
+def private_folder(name: str, folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ImproperlyConfigured(f"{name}: {folder} cannot be made: {error.strerror}.") from None
+    return folder
+
+
 def secret_key(data: Path, *, embedded: bool) -> str:
     """The secret that signs sessions and encrypts stored secrets.
 
@@ -43,7 +76,7 @@ def secret_key(data: Path, *, embedded: bool) -> str:
         )
     file = data / "secret_key"
     if not file.exists():
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder("LEASEHUB_DATA", data)
         # Written aside and linked into place: two first starts agree on whichever came first.
         aside = file.with_name(f"secret_key.{secrets.token_hex(8)}")
         aside.touch(mode=0o600)
@@ -73,8 +106,10 @@ if LEASEHUB_MIN_TTL_SECONDS > LEASEHUB_MAX_TTL_SECONDS:
 
 DEBUG = False
 # Host names matter to the pages alone (links, CSRF); the API answers under any name that reaches it.
-ALLOWED_HOSTS = env.list("LEASEHUB_ALLOWED_HOSTS", default=["*"])
-CSRF_TRUSTED_ORIGINS = env.list("LEASEHUB_TRUSTED_ORIGINS", default=[])
+ALLOWED_HOSTS = words("LEASEHUB_ALLOWED_HOSTS", ["*"], form=r"\*|\.?[\w.:\[\]-]+", example="hub.example.org")
+CSRF_TRUSTED_ORIGINS = words(
+    "LEASEHUB_TRUSTED_ORIGINS", [], form=r"https?://[\w.:\[\]*-]+", example="https://hub.example.org"
+)
 
 
 def databases() -> dict[str, dict[str, object]]:
@@ -85,9 +120,10 @@ def databases() -> dict[str, dict[str, object]]:
         parsed = env.db("DATABASE_URL")
     except (ImproperlyConfigured, ValueError) as error:
         raise ImproperlyConfigured(f"DATABASE_URL cannot be read: {error}") from None
-    if "sqlite" in parsed["ENGINE"]:
+    engine = parsed.get("ENGINE", "")
+    if "sqlite" in engine:
         return {"default": sqlite(Path(parsed["NAME"]))}
-    if "postgresql" not in parsed["ENGINE"]:
+    if "postgresql" not in engine:
         raise ImproperlyConfigured("DATABASE_URL must name a postgresql:// or sqlite:// database.")
     parsed["CONN_MAX_AGE"] = None
     # No ping before each request: the hot path finds a broken connection by using it (leasehub.db.retry).
@@ -102,7 +138,7 @@ def databases() -> dict[str, dict[str, object]]:
 
 
 def sqlite(file: Path) -> dict[str, object]:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder("LEASEHUB_DATA", file.parent)
     return {
         "ENGINE": "leasehub.db.sqlite",
         "NAME": file,
@@ -222,7 +258,7 @@ SPECTACULAR_SETTINGS = {
     "SECURITY": [{"apiKey": []}],
 }
 
-CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default="") or "memory://localhost"
+CELERY_BROKER_URL = broker()
 CELERY_TASK_IGNORE_RESULT = True
 # Without a result backend there is nothing to clean up: beat would add a task of its own for it.
 CELERY_RESULT_EXPIRES = None
@@ -257,7 +293,7 @@ LOGGING = {
             "formatter": "json" if switch("LEASEHUB_JSON_LOGS", "off") else "text",
         }
     },
-    "root": {"handlers": ["stderr"], "level": env.str("LEASEHUB_LOG_LEVEL", default="INFO").upper()},
+    "root": {"handlers": ["stderr"], "level": log_level()},
     "loggers": {
         # One line a refused request would drown everything else.
         "django.request": {"level": "ERROR"},

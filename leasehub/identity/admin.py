@@ -241,11 +241,9 @@ class ApiKeyAdmin(Operated):
         return self._show(request, request.issued)  # type: ignore[attr-defined]
 
     def _show(self, request: HttpRequest, issued: list[tuple[ApiKey, str]]) -> HttpResponse:
-        """The answer itself shows the secrets: nothing keeps them, and the browser is told not to."""
+        """The answer itself shows the secrets: nothing keeps them, and every admin page tells the browser not to."""
         context = {**self.admin_site.each_context(request), "opts": self.opts, "title": "New key", "issued": issued}
-        answer = TemplateResponse(request, "admin/identity/apikey/secret.html", context)
-        answer.headers["Cache-Control"] = "no-store"
-        return answer
+        return TemplateResponse(request, "admin/identity/apikey/secret.html", context)
 
     @admin.action(description="Revoke: refused from the next call on", permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
