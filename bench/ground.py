@@ -103,7 +103,7 @@ INSERT INTO leases_resource (
     acquired_at, heartbeat_at, expires_at, check_at, ttl_ms
 )
 SELECT %(organization)s, 'bench', %(prefix)s || n, n, lpad(to_hex(n), 32, '0')::uuid, %(principal)s, 'bench',
-    now(), now(), now() + interval '1 day', now() + interval '1 day', 600000
+    now(), now(), now() + interval '1 day', now() + interval '1 day', 86400000
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n
 """
 LOCKS = """
