@@ -20,6 +20,7 @@ DROP FUNCTION lease_heartbeats(bigint, uuid[], bigint[]);
 DROP FUNCTION lease_heartbeat(bigint, uuid, bigint, bigint);
 DROP FUNCTION lease_acquire(bigint, text, text, text, bigint, boolean, text, jsonb, bigint);
 DROP FUNCTION lease_previous(leases_resource);
+DROP FUNCTION lease_unseen(bigint);
 DROP FUNCTION leasehub_key_owner(bigint);
 DROP FUNCTION leasehub_iso(timestamptz);
 """

@@ -18,6 +18,11 @@ RETURNS SETOF record LANGUAGE sql STABLE ROWS 1 AS $$
       AND principal.retired_at IS NULL
 $$;
 
+-- Why a key's own lease was not found.
+CREATE FUNCTION lease_unseen(p_key bigint) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN EXISTS (SELECT FROM leasehub_key_owner(p_key)) THEN 'not_found' ELSE 'unauthenticated' END
+$$;
+
 CREATE FUNCTION lease_previous(r leases_resource) RETURNS jsonb LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object(
         'lease_id', 'lease_' || replace(r.lease_id::text, '-', ''),
@@ -36,39 +41,47 @@ CREATE FUNCTION lease_acquire(
     OUT at timestamptz, OUT previous jsonb
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    owner record;
+    caller record;
     r leases_resource;
     of_self boolean;
     ends_at timestamptz;
 BEGIN
-    SELECT * INTO owner FROM leasehub_key_owner(p_key);
+    -- A refusal reads and locks nothing: many contenders on one key cost no more than reads.
+    SELECT owner.principal_id, owner.organization_id,
+        row.id AS row_id, row.expires_at AS taken_until, row.principal_id AS held_by, row.holder AS held_as
+    INTO caller
+    FROM leasehub_key_owner(p_key) AS owner
+    LEFT JOIN leases_resource AS row
+        ON row.organization_id = owner.organization_id AND row.resource_type = p_type AND row.resource_id = p_id;
     IF NOT FOUND THEN
         outcome := 'unauthenticated';
         RETURN;
     END IF;
-
-    -- A refusal reads and locks nothing: many contenders on one key cost no more than reads.
-    SELECT * INTO r FROM leases_resource
-    WHERE organization_id = owner.organization_id AND resource_type = p_type AND resource_id = p_id;
     at := leasehub_now();
-    IF r.lease_id IS NOT NULL AND r.expires_at > at THEN
-        of_self := r.principal_id = owner.principal_id AND r.holder = p_holder;
+    IF caller.taken_until > at THEN
+        of_self := caller.held_by = caller.principal_id AND caller.held_as = p_holder;
         IF NOT (of_self AND p_reacquire) THEN
             outcome := CASE WHEN of_self THEN 'held_by_self' ELSE 'held' END;
-            expires_at := r.expires_at;
+            expires_at := caller.taken_until;
             RETURN;
         END IF;
     END IF;
 
     LOOP
+        IF caller.row_id IS NULL THEN
+            -- Free, with token 0, and locked: nobody else sees it before this transaction ends.
+            INSERT INTO leases_resource (organization_id, resource_type, resource_id, last_token)
+            VALUES (caller.organization_id, p_type, p_id, 0)
+            ON CONFLICT DO NOTHING
+            RETURNING * INTO r;
+            EXIT WHEN FOUND;
+        END IF;
         SELECT * INTO r FROM leases_resource
-        WHERE organization_id = owner.organization_id AND resource_type = p_type AND resource_id = p_id
+        WHERE organization_id = caller.organization_id AND resource_type = p_type AND resource_id = p_id
         FOR UPDATE;
         EXIT WHEN FOUND;
-        -- Free, with token 0; again from the top, because a prune may take it before it is locked.
-        INSERT INTO leases_resource (organization_id, resource_type, resource_id, last_token)
-        VALUES (owner.organization_id, p_type, p_id, 0)
-        ON CONFLICT DO NOTHING;
+        -- Pruned before it was locked.
+        caller.row_id := NULL;
     END LOOP;
 
     -- After the lock, never before: the wait may have outlived the lease that was waited for.
@@ -78,7 +91,7 @@ BEGIN
         IF r.expires_at <= at THEN
             outcome := 'taken_over';
         ELSE
-            of_self := r.principal_id = owner.principal_id AND r.holder = p_holder;
+            of_self := r.principal_id = caller.principal_id AND r.holder = p_holder;
             IF NOT (of_self AND p_reacquire) THEN
                 outcome := CASE WHEN of_self THEN 'held_by_self' ELSE 'held' END;
                 expires_at := r.expires_at;
@@ -95,7 +108,7 @@ BEGIN
     expires_at := least(at + p_ttl_ms * interval '1 millisecond', ends_at);
     UPDATE leases_resource AS row SET
         last_token = lease_acquire.fencing_token, lease_id = lease_acquire.lease_id,
-        principal_id = owner.principal_id, holder = p_holder, purpose = p_purpose, payload = p_payload,
+        principal_id = caller.principal_id, holder = p_holder, purpose = p_purpose, payload = p_payload,
         acquired_at = at, heartbeat_at = at, expires_at = lease_acquire.expires_at,
         check_at = lease_acquire.expires_at, ttl_ms = p_ttl_ms,
         lifetime_ends_at = ends_at
@@ -104,10 +117,10 @@ BEGIN
         event_id, organization_id, type, at, actor_id, key_id, resource_type, resource_id,
         lease_id, previous_lease_id, fencing_token, principal_id, holder, data
     ) VALUES (
-        gen_random_uuid(), owner.organization_id,
+        gen_random_uuid(), caller.organization_id,
         CASE outcome WHEN 'taken_over' THEN 'lease.taken_over' ELSE 'lease.acquired' END,
-        at, owner.principal_id, p_key, p_type, p_id,
-        lease_id, r.lease_id, fencing_token, owner.principal_id, p_holder,
+        at, caller.principal_id, p_key, p_type, p_id,
+        lease_id, r.lease_id, fencing_token, caller.principal_id, p_holder,
         jsonb_strip_nulls(jsonb_build_object(
             'ttl_seconds', p_ttl_ms / 1000,
             'expires_at', leasehub_iso(expires_at),
@@ -126,21 +139,17 @@ CREATE FUNCTION lease_heartbeat(
     OUT at timestamptz, OUT previous jsonb
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    owner record;
     r leases_resource;
 BEGIN
     lease_id := p_lease;
-    SELECT * INTO owner FROM leasehub_key_owner(p_key);
-    IF NOT FOUND THEN
-        outcome := 'unauthenticated';
-        RETURN;
-    END IF;
-    SELECT * INTO r FROM leases_resource AS row
+    SELECT row.* INTO r
+    FROM leasehub_key_owner(p_key) AS owner
+    JOIN leases_resource AS row
+        ON row.organization_id = owner.organization_id AND row.principal_id = owner.principal_id
     WHERE row.lease_id = p_lease
-      AND row.organization_id = owner.organization_id AND row.principal_id = owner.principal_id
-    FOR UPDATE;
+    FOR UPDATE OF row;
     IF NOT FOUND THEN
-        outcome := 'not_found';
+        outcome := lease_unseen(p_key);
         RETURN;
     END IF;
     at := leasehub_now();
@@ -192,21 +201,17 @@ CREATE FUNCTION lease_release(
     OUT at timestamptz, OUT previous jsonb
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    owner record;
     r leases_resource;
 BEGIN
     lease_id := p_lease;
-    SELECT * INTO owner FROM leasehub_key_owner(p_key);
-    IF NOT FOUND THEN
-        outcome := 'unauthenticated';
-        RETURN;
-    END IF;
-    SELECT * INTO r FROM leases_resource AS row
+    SELECT row.* INTO r
+    FROM leasehub_key_owner(p_key) AS owner
+    JOIN leases_resource AS row
+        ON row.organization_id = owner.organization_id AND row.principal_id = owner.principal_id
     WHERE row.lease_id = p_lease
-      AND row.organization_id = owner.organization_id AND row.principal_id = owner.principal_id
-    FOR UPDATE;
+    FOR UPDATE OF row;
     IF NOT FOUND THEN
-        outcome := 'not_found';
+        outcome := lease_unseen(p_key);
         RETURN;
     END IF;
     IF r.resource_type = ANY (p_owned) THEN
@@ -229,7 +234,7 @@ BEGIN
         event_id, organization_id, type, at, actor_id, key_id, resource_type, resource_id,
         lease_id, fencing_token, principal_id, holder, data
     ) VALUES (
-        gen_random_uuid(), r.organization_id, 'lease.released', at, owner.principal_id, p_key,
+        gen_random_uuid(), r.organization_id, 'lease.released', at, r.principal_id, p_key,
         r.resource_type, r.resource_id, r.lease_id, r.last_token, r.principal_id, r.holder,
         jsonb_build_object('was_expired', outcome = 'released_expired', 'acquired_at', leasehub_iso(r.acquired_at))
     );
