@@ -1,6 +1,7 @@
 """A real server process on the test database, for clients that are real processes too."""
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from django.db import connection
 
@@ -72,3 +74,21 @@ def _await_answer(server: "subprocess.Popen[bytes]", port: int, log: Path) -> No
         except OSError:
             time.sleep(0.05)
     raise AssertionError(f"the server does not answer: {log.read_text()[-2000:]}")
+
+
+class Api:
+    """A client of that server, on one connection."""
+
+    def __init__(self, port: int, secret: str) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self.headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+
+    def get(self, path: str) -> dict[str, Any]:
+        self.connection.request("GET", path, headers=self.headers)
+        response = self.connection.getresponse()
+        answer: dict[str, Any] = json.loads(response.read())
+        assert response.status == 200, answer
+        return answer
+
+    def close(self) -> None:
+        self.connection.close()

@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +75,18 @@ class Lease:
 
     def surely_held(self) -> Iterator[tuple[float, float]]:
         """Spans in which it was certainly this holder's, whatever happened inside the server."""
-        ends = [operation.sent for operation in (*self.releases, *self.successors) if operation.ok is not False]
-        signs = [self.grant, *(beat for beat in self.beats if beat.ok)]
-        shortening = [beat for beat in self.beats if beat.ok is not False]
-        for sign in signs:
+        ends = [operation for operation in (*self.releases, *self.successors) if operation.ok is not False]
+        beats = [beat for beat in self.beats if beat.ok is not False]
+        for sign in [self.grant, *(beat for beat in beats if beat.ok)]:
+            if any(end.ok is None and end.sent <= sign.sent for end in ends):
+                # Still under way, it may end the lease at any time.
+                continue
+            until = sign.sent + sign.ttl
+            for beat in beats:
+                if beat.sent > sign.sent or beat.ok is None:
+                    until = min(until, max(beat.sent, sign.sent) + beat.ttl)
+            until = min([until - RESOLUTION, *(end.sent for end in ends if end.sent > sign.sent)])
             assert sign.answered is not None
-            until = min([sign.sent + sign.ttl - RESOLUTION, *(end for end in ends if end > sign.sent)])
-            for beat in shortening:
-                if beat.sent > sign.sent:
-                    until = min(until, max(beat.sent, beat.sent + beat.ttl - RESOLUTION))
             if until > sign.answered:
                 yield sign.answered, until
 
@@ -115,7 +117,7 @@ def _check(resource: str, operations: list[Operation]) -> Iterator[Violation]:
     leases, duplicates = _leases(operations)
     for operation in duplicates:
         yield Violation("token given twice", resource, f"{operation.token} to {operation.client}")
-    spans = sorted((start, end, lease.token) for lease in leases.values() for start, end in lease.surely_held())
+    spans = Spans(leases.values())
     yield from _tokens_follow_time(resource, leases)
     yield from _one_holder(resource, leases, spans)
     yield from _accepted(resource, operations, leases)
@@ -164,33 +166,37 @@ def _tokens_follow_time(resource: str, leases: dict[int, Lease]) -> Iterator[Vio
             )
 
 
-def _one_holder(
-    resource: str, leases: dict[int, Lease], spans: list[tuple[float, float, int]]
-) -> Iterator[Violation]:
+def _one_holder(resource: str, leases: dict[int, Lease], spans: "Spans") -> Iterator[Violation]:
     """No grant lies wholly inside a span in which somebody else surely held; no two such spans overlap."""
     for lease in leases.values():
         grant = lease.grant
         assert grant.answered is not None
-        for token in _covering(spans, grant.sent, grant.answered):
+        for token in spans.covering(grant.sent, grant.answered):
             if token != lease.token:
                 yield Violation("two holders", resource, f"{grant.token} was granted while {token} was held")
-    for (_, end, token), (start, _, other) in pairwise(spans):
-        if token != other and start < end:
-            yield Violation("two holders", resource, f"{token} and {other} were held at once")
+    latest, holder = 0.0, 0
+    for start, end, token in spans.sorted:
+        if token != holder and start < latest:
+            yield Violation("two holders", resource, f"{holder} and {token} were held at once")
+        if end > latest:
+            latest, holder = end, token
 
 
-def _covering(spans: list[tuple[float, float, int]], start: float, end: float) -> Iterator[int]:
-    """Whose spans contain the whole of start..end."""
-    for position in range(bisect_right(spans, (start, FOREVER, 0)) - 1, -1, -1):
-        span_start, span_end, token = spans[position]
-        if span_start < start and end < span_end:
-            yield token
-        if start - span_start > MAX_SPAN:
-            return
+class Spans:
+    """The spans in which somebody surely held, in order of their starts."""
 
+    def __init__(self, leases: Iterable[Lease]) -> None:
+        self.sorted = sorted((start, end, lease.token) for lease in leases for start, end in lease.surely_held())
+        self.longest = max((end - start for start, end, _ in self.sorted), default=0.0)
 
-# No client asks for a longer ttl than this: how far back a span that covers a moment can start.
-MAX_SPAN = 120.0
+    def covering(self, start: float, end: float) -> Iterator[int]:
+        """Whose spans contain the whole of start..end."""
+        for position in range(bisect_right(self.sorted, (start, FOREVER, 0)) - 1, -1, -1):
+            span_start, span_end, token = self.sorted[position]
+            if start - span_start > self.longest:
+                return
+            if span_start < start and end < span_end:
+                yield token
 
 
 def _accepted(resource: str, operations: list[Operation], leases: dict[int, Lease]) -> Iterator[Violation]:
@@ -220,13 +226,13 @@ def _accepted(resource: str, operations: list[Operation], leases: dict[int, Leas
 
 
 def _refused(
-    resource: str, operations: list[Operation], leases: dict[int, Lease], spans: list[tuple[float, float, int]]
+    resource: str, operations: list[Operation], leases: dict[int, Lease], spans: "Spans"
 ) -> Iterator[Violation]:
     """Nobody was refused a heartbeat or a release of what they surely held."""
     for operation in operations:
         if operation.verb not in (BEAT, RELEASE) or operation.ok is not False or operation.answered is None:
             continue
-        if operation.token in leases and operation.token in _covering(spans, operation.sent, operation.answered):
+        if operation.token in leases and operation.token in spans.covering(operation.sent, operation.answered):
             yield Violation(
                 "theft", resource, f"{operation.verb} of {operation.token} was refused ({operation.code}) while held"
             )
