@@ -9,24 +9,26 @@ from django.db import connection
 
 import leases
 
+#: Function, old text, new text.
+Change = tuple[str, str, str]
 FUNCTIONS = (Path(leases.__file__).parent / "sql" / "lease_functions.sql").read_text()
 
 
 @contextmanager
-def replaced(changes: Iterable[tuple[str, str]], *, regular: bool = False) -> Iterator[None]:
-    """The functions with each (old, new) applied everywhere; fails for an old text that is not there."""
+def replaced(*changes: Change) -> Iterator[None]:
+    """The functions with these changes; fails for an old text that is not there."""
     try:
-        _create(changed(FUNCTIONS, changes, regular=regular))
+        _create(changed(FUNCTIONS, changes))
         yield
     finally:
         _create(FUNCTIONS)
 
 
-def changed(text: str, changes: Iterable[tuple[str, str]], *, regular: bool = False) -> str:
-    for old, new in changes:
-        after, found = re.subn(old, new, text) if regular else (text.replace(old, new), text.count(old))
-        assert found, f"there is no {old!r} to replace"
-        text = after
+def changed(text: str, changes: Iterable[Change]) -> str:
+    for function, old, new in changes:
+        found = re.search(rf"CREATE FUNCTION {function}\b.*?\n\$\$;", text, re.DOTALL)
+        assert found and old in found[0], f"there is no {old!r} in {function} to replace"
+        text = text.replace(found[0], found[0].replace(old, new))
     return text
 
 
