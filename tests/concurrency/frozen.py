@@ -67,7 +67,7 @@ class FrozenClock:
         self._patch.undo()
         if self._admin is not None:
             with connection.cursor() as cursor:
-                cursor.execute(POSTGRESQL_CLOCK, {"offset": "0 seconds"})
+                cursor.execute(POSTGRESQL_CLOCK.format(now="clock_timestamp()"))
             self._admin.execute(REMOVE)
             self._admin.close()
 

@@ -32,7 +32,7 @@ class Fault:
 
     @property
     def of_an_engine(self) -> bool:
-        return bool({module for module, _, _ in self.python} & ENGINE_MODULES)
+        return bool(self.sql) or bool({module for module, _, _ in self.python} & ENGINE_MODULES)
 
 
 @contextmanager
@@ -251,8 +251,8 @@ FAULTS = [
         python=[
             (
                 PORTABLE,
-                "if row.expires_at is not None and row.expires_at <= at]\n        for row in dead",
-                "if row.expires_at is not None]\n        for row in dead",
+                "if row.expires_at is not None and row.expires_at <= at]",
+                "if row.expires_at is not None]",
             )
         ],
     ),
@@ -336,12 +336,12 @@ FAULTS = [
     Fault(
         "rows are pruned as soon as they are free",
         scenarios.only_old_free_rows_are_pruned.__name__,
-        python=[(SERVICES, "filter(lease_id=None, last_token__lt=oldest)", "filter(lease_id=None)")],
+        python=[(SERVICES, "filter(lease_id=None, last_token__lt=token)", "filter(lease_id=None)")],
     ),
     Fault(
         "rows are pruned though they are held",
         scenarios.only_old_free_rows_are_pruned.__name__,
-        python=[(SERVICES, "filter(lease_id=None, last_token__lt=oldest)", "filter(last_token__lt=oldest)")],
+        python=[(SERVICES, "filter(lease_id=None, last_token__lt=token)", "filter(last_token__lt=token)")],
     ),
     Fault(
         "a heartbeat outlives the lifetime",
@@ -368,11 +368,7 @@ FAULTS = [
         scenarios.every_transition_has_one_event.__name__,
         sql=[("lease_reap_due", "FROM dead ORDER BY dead.id", "FROM dead WHERE false ORDER BY dead.id")],
         python=[
-            (
-                PORTABLE,
-                'end(row, "lease.reaped", at=at, data=epitaph(row))',
-                "Resource.objects.filter(pk=row.pk).update(lease_id=None, principal=None, holder=None, acquired_at=None, heartbeat_at=None, expires_at=None, check_at=None, ttl_ms=None)",
-            )
+            (ENDINGS, 'journal.record_all([_ending(row, "lease.reaped", at, epitaph(row)) for row in rows])', "pass")
         ],
     ),
     Fault(
@@ -380,11 +376,11 @@ FAULTS = [
         scenarios.an_event_is_in_the_transaction_of_its_transition.__name__,
         python=[
             (
-                ENDINGS,
-                "    record(\n",
-                "    from functools import partial\n    from django.db import transaction\n    transaction.on_commit(partial(\n        record,\n",
-            ),
-            (ENDINGS, "        data=data,\n    )\n    if owner", "        data=data,\n    ))\n    if owner"),
+                JOURNAL,
+                "    Event.objects.bulk_create(events)",
+                "    from django.db import transaction\n"
+                "    transaction.on_commit(lambda: Event.objects.bulk_create(events))",
+            )
         ],
     ),
     Fault(
@@ -393,10 +389,10 @@ FAULTS = [
         python=[
             (
                 JOURNAL,
-                "    Event.objects.bulk_create(",
-                "    from tests.concurrency.waiting import elsewhere\n    elsewhere(lambda: Event.objects.bulk_create(",
-            ),
-            (JOURNAL, "            )\n        ]\n    )\n", "            )\n        ]\n    ))\n"),
+                "    Event.objects.bulk_create(events)",
+                "    from tests.concurrency.waiting import elsewhere\n"
+                "    elsewhere(lambda: Event.objects.bulk_create(events))",
+            )
         ],
         needs_postgresql=True,
     ),

@@ -14,6 +14,7 @@ from tests.concurrency.sql import replaced
 from tests.concurrency.verbs import using
 from tests.faulty.faults import FAULTS, Fault, mutated
 from tests.faulty.scenarios import SCENARIOS, World
+from tests.rounds import FULL
 
 ON_SQLITE = "sqlite" in settings.DATABASES["default"]["ENGINE"]
 ENGINES = ["portable"] if ON_SQLITE else ["plpgsql", "portable"]
@@ -29,8 +30,11 @@ def seeded() -> Iterator[tuple[str, Fault]]:
     for fault in FAULTS:
         if ON_SQLITE and fault.needs_postgresql:
             continue
-        if fault.python:
-            yield "portable" if fault.of_an_engine else ENGINES[0], fault
+        if fault.python and not fault.of_an_engine:
+            yield ENGINES[0], fault
+        # The same engine as on SQLite.
+        if fault.python and fault.of_an_engine and (ON_SQLITE or FULL):
+            yield "portable", fault
         if fault.sql and not ON_SQLITE:
             yield "plpgsql", fault
 
