@@ -221,20 +221,30 @@ def reconcile(*, caller: Caller) -> Reconciled:
     """
     seen = list(queries.visible_leases(caller=caller)[: RECONCILE_LIMIT + 1])
     at = clock.now()
-    inside = [row for row in seen[:RECONCILE_LIMIT] if caller.may_hold_as(row.holder or "")]
+    inside, foreign = _fenced(caller, seen[:RECONCILE_LIMIT])
     dead = [row.pk for row in inside if row.expires_at is not None and row.expires_at <= at]
-    locked = {row.pk: row for row in lock_rows(queries.leases(organization=caller.organization).filter(pk__in=dead))}
+    # Asked again under the lock: the dead lease may have made way for another one, even for a foreign one.
+    locked, taken_by_foreign = _fenced(caller, lock_rows(queries.visible_leases(caller=caller).filter(pk__in=dead)))
     at = clock.now()
-    reaped = [row for row in locked.values() if row.expires_at is not None and row.expires_at <= at]
+    reaped = [row for row in locked if row.expires_at is not None and row.expires_at <= at]
     for row in reaped:
         end(row, "lease.reaped", at=at, actor=caller.principal, key=caller.key, data=epitaph(row))
     return Reconciled(
-        held=[row for row in inside if row.pk not in dead] + [row for row in locked.values() if row not in reaped],
+        held=[row for row in inside if row.pk not in dead] + [row for row in locked if row not in reaped],
         reaped=reaped,
-        foreign=[row for row in seen[:RECONCILE_LIMIT] if not caller.may_hold_as(row.holder or "")],
+        foreign=foreign + taken_by_foreign,
         truncated=len(seen) > RECONCILE_LIMIT,
         at=at,
     )
+
+
+def _fenced(caller: Caller, rows: Iterable[Resource]) -> tuple[list[Resource], list[Resource]]:
+    """The rows whose holder is inside the caller's fence, and the others."""
+    inside: list[Resource] = []
+    foreign: list[Resource] = []
+    for row in rows:
+        (inside if caller.may_hold_as(row.holder or "") else foreign).append(row)
+    return inside, foreign
 
 
 def reap_due(*, batches: int = 50) -> int:

@@ -7,9 +7,12 @@ is visible before the second gets its id, so positions agree with the order per 
 """
 
 from django.db import connection, transaction
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Coalesce
 
 from leasehub.db.locks import lock_rows
 from leasehub.events.models import Event, Feed
+from leasehub.identity.models import Organization
 
 # On SQLite everybody waits for a transaction that writes: this many take well under 50 ms.
 STAMP_BATCH = 2000
@@ -34,10 +37,9 @@ def _stamp_through(organization: int) -> int:
 def stamp(*, organization: int) -> int:
     """Numbers the visible, unnumbered events of an organization. How many; 0 when another stamper is at it."""
     with transaction.atomic():
-        Feed.objects.bulk_create([Feed(organization_id=organization)], ignore_conflicts=True)
         # The lock in one statement, the rows in the next: a snapshot from before the lock would miss events that
         # were committed while it was waited for.
-        feed = lock_rows(Feed.objects.filter(organization_id=organization), skip_locked=True).first()
+        feed = _lock(organization)
         if feed is None:
             return 0
         oldest_running, _ = _transactions()
@@ -55,6 +57,16 @@ def stamp(*, organization: int) -> int:
     return len(ids)
 
 
+def _lock(organization: int) -> Feed | None:
+    feeds = Feed.objects.filter(organization_id=organization)
+    feed = lock_rows(feeds, skip_locked=True).first()
+    if feed is None and not feeds.exists():
+        # Only when there is none: an insert that meets a row which a stamper is changing waits for that stamper.
+        Feed.objects.bulk_create([Feed(organization_id=organization)], ignore_conflicts=True)
+        feed = lock_rows(feeds, skip_locked=True).first()
+    return feed
+
+
 def has_news(*, organization: int) -> bool:
     """Whether a visible event is unnumbered."""
     low_water = Feed.objects.filter(pk=organization).values_list("low_water", flat=True).first() or 0
@@ -62,14 +74,10 @@ def has_news(*, organization: int) -> bool:
 
 
 def _with_news() -> list[int]:
-    # Ids above the lowest low water only: the head of the index of unnumbered rows is full of dead entries.
-    floor = Feed.objects.order_by("low_water").values_list("low_water", flat=True).first() or 0
-    return list(
-        Event.objects.filter(position=None, pk__gt=floor)
-        .order_by()
-        .values_list("organization_id", flat=True)
-        .distinct()
-    )
+    # Each from its own low water on: the head of the index of unnumbered rows is full of dead entries.
+    fresh = Event.objects.filter(organization_id=OuterRef("pk"), position=None, pk__gt=OuterRef("low_water"))
+    organizations = Organization.objects.annotate(low_water=Coalesce("feed__low_water", 0))
+    return list(organizations.filter(Exists(fresh)).values_list("pk", flat=True))
 
 
 def _number(ids: list[int], last_position: int) -> None:

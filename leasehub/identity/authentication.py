@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
+from django.db import OperationalError
 from django.db.models import Q, QuerySet
 
 from leasehub.db import clock
@@ -148,9 +149,14 @@ def _note_use(key: int) -> None:
     _last_used[key] = seen
     now = clock.now()
     # Not of a key that works no more: a refused call is no use.
-    _working(key, now).filter(
+    stale = _working(key, now).filter(
         Q(last_used_at=None) | Q(last_used_at__lt=now - timedelta(seconds=LAST_USED_SECONDS))
-    ).update(last_used_at=now)
+    )
+    try:
+        stale.update(last_used_at=now)
+    except OperationalError:
+        # Nobody is refused for want of a lock on what is only a note: the next call takes it.
+        _last_used.pop(key, None)
 
 
 def _working(key: int, at: datetime) -> QuerySet[ApiKey]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 POLL_SECONDS = 0.0005
 # Long enough for a process that polls to notice that the lock is free.
-YIELD_SECONDS = 4 * POLL_SECONDS
+YIELD_SECONDS = 8 * POLL_SECONDS
 
 
 class WriterLockTimeout(Exception):
@@ -29,8 +29,18 @@ class WriterLock:
         self._mutex = threading.Lock()
         self._queue: deque[threading.Lock] = deque()
         self._busy = False
-        # Open file descriptions own the lock, so a forked process must not go on with its parent's.
+        self._released_at = 0.0
         self._held_fd = self._waiting_fd = -1
+
+    def forget_parent(self) -> None:
+        """In a forked process: it holds nothing, and its copies of the files must not keep what its parent holds.
+
+        Open file descriptions own the lock: it would outlive a killed parent.
+        """
+        for file in (self._held_fd, self._waiting_fd):
+            if file >= 0:
+                os.close(file)
+        self._reset()
 
     def acquire(self, *, timeout_seconds: float) -> None:
         """Raises WriterLockTimeout."""
@@ -44,9 +54,7 @@ class WriterLock:
 
     def release(self) -> None:
         fcntl.flock(self._held_fd, fcntl.LOCK_UN)
-        if self._queue and self._another_process_waits():
-            # Without the pause this process would take the lock again before the other one looks.
-            time.sleep(YIELD_SECONDS)
+        self._released_at = time.monotonic()
         self._call_next()
 
     def _queue_up(self, deadline: float) -> None:
@@ -76,6 +84,7 @@ class WriterLock:
         if self._held_fd < 0:
             self._held_fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._waiting_fd = os.open(f"{self._file}.waiting", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._let_others_pass()
         if self._try_lock():
             return
         fcntl.flock(self._waiting_fd, fcntl.LOCK_SH)
@@ -86,6 +95,12 @@ class WriterLock:
                 time.sleep(POLL_SECONDS)
         finally:
             fcntl.flock(self._waiting_fd, fcntl.LOCK_UN)
+
+    def _let_others_pass(self) -> None:
+        """Just after its own turn this process would take the lock again before one that polls could look."""
+        until = self._released_at + YIELD_SECONDS
+        while time.monotonic() < until and self._another_process_waits():
+            time.sleep(POLL_SECONDS)
 
     def _try_lock(self) -> bool:
         try:
@@ -117,7 +132,7 @@ def writer_lock(database: str) -> WriterLock:
 
 def _forget_parent() -> None:
     for lock in _locks.values():
-        lock._reset()
+        lock.forget_parent()
 
 
 os.register_at_fork(after_in_child=_forget_parent)

@@ -1,0 +1,3 @@
+from tests.concurrency.fixtures import acme, frozen, transactional_db
+
+__all__ = ["acme", "frozen", "transactional_db"]
