@@ -67,6 +67,12 @@ class Guardian:
         *lines, self._unread = (self._unread + received).split(b"\n")
         return [line.decode().split() for line in lines]
 
+    def dismiss(self) -> None:
+        """Returns when it is gone, and with it, if this comes amid its work, the command."""
+        self.channel.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
     def take_terminal(self) -> None:
         if self.terminal:
             _set_foreground(os.getpgrp())

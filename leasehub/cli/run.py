@@ -171,6 +171,8 @@ def _run_holding(held: Held, known: credentials.Credentials, command: list[str],
     finally:
         guardian.take_terminal()
         supervision.heartbeat.stop()
+        # Whatever went wrong here: nothing of the command may be left when the lease is given back.
+        guardian.dismiss()
         if not supervision.survivors:
             # A lost lease is ended already, or its server has been away for all of its time.
             _release(held, known, attempts=RELEASE_ATTEMPTS if supervision.lost is None else 1)

@@ -1,5 +1,8 @@
 """The heartbeat's decisions, with answers made by hand."""
 
+import json
+import subprocess
+import sys
 import threading
 import time
 
@@ -144,3 +147,33 @@ def test_an_acquisitions_deadline_counts_from_its_first_attempt_whose_answer_was
     assert key == same
     assert held.deadline.kill_at <= Deadline(sent_at=first, seconds=60).kill_at
     assert held.deadline.kill_at < Deadline(sent_at=second, seconds=60).kill_at
+
+
+def test_a_fault_of_its_own_ends_the_command_before_the_lease_is_released(faulty, fake, tmp_path):
+    """The supervision is made to break while the command runs."""
+    script = (
+        "import sys; from leasehub.cli import main, run\n"
+        "def broken(self): self.heartbeat.start(); raise RuntimeError('broken')\n"
+        "run._Supervision.supervise = broken\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    alive = []
+
+    def releasing(handler):
+        if handler.command == "DELETE":
+            alive.append(subprocess.run(["pgrep", "-f", "^sleep 298765"], check=False).returncode == 0)
+        return False
+
+    fake.faults.append(releasing)
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", script, "run", "--resource", "a/b", "--", "sleep", "298765"],
+        env=faulty.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 3
+    assert json.loads(ran.stdout)["code"] == "internal"
+    assert alive == [False]
+    assert fake.leases.rows == {}

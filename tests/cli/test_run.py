@@ -432,7 +432,9 @@ def read_until(terminal, text):
 
 
 def test_at_a_terminal_the_command_reads_the_keyboard_and_gets_its_ctrl_c(alice, resource):
-    script = "trap 'echo interrupted; exit 4' INT; echo ready; read l; echo heard $l; sleep 60"
+    # In small sleeps: one that starts just after the signal would delay the trap to its end.
+    waiting = "while :; do sleep 0.05; done"
+    script = f"trap 'echo interrupted; exit 4' INT; echo ready; read l; echo heard $l; {waiting}"
     pid, terminal = at_a_terminal(alice, "run", "--resource", resource, "--", "sh", "-c", script)
     read_until(terminal, b"ready")
     os.write(terminal, b"hello\n")
