@@ -1,5 +1,6 @@
 """The web server's way in: a lean path for the API, Django's full one for pages and admin."""
 
+import gc
 import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -18,7 +19,7 @@ from django.http import HttpRequest, HttpResponse  # noqa: E402
 from django.urls import ResolverMatch, get_resolver  # noqa: E402
 from django.utils.http import parse_header_parameters  # noqa: E402
 
-from leasehub import supervised  # noqa: E402
+from leasehub import supervised, urls  # noqa: E402, F401
 from leasehub.api.parsing import MAX_BODY_BYTES  # noqa: E402
 
 API_PREFIXES = ("/v1/", "/healthz", "/readyz")
@@ -88,6 +89,9 @@ supervised.end_with_parent(supervised.at_once)
 
 api = ApiHandler()
 pages = PageHandler()
+# What is loaded by now stays: the collector need not go through it in the middle of a request.
+gc.collect()
+gc.freeze()
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
