@@ -62,7 +62,7 @@ def _token(base: Ground, port: int) -> int:
     import json
 
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    body = {"resource_type": "bench", "resource_id": "bench", "ttl_seconds": 600, "holder": "bench"}
+    body = {"resource_type": "kind", "resource_id": "bench", "ttl_seconds": 600, "holder": "bench"}
     connection.request("POST", "/v1/leases", json.dumps(body), {"Authorization": f"Bearer {base.secret}"})
     answer = connection.getresponse()
     if answer.status != 201:

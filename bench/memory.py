@@ -28,7 +28,7 @@ def figures(plan: Plan, base: Ground) -> Iterator[Row]:
             "DATABASE_URL": "", "CELERY_BROKER_URL": "", "LEASEHUB_SECRET_KEY": "",
             "DJANGO_SETTINGS_MODULE": "leasehub.settings", "PYTHONPATH": root,
         }  # fmt: skip
-        with processes.running(command, environment) as server:
+        with processes.running(command, environment, silent=True) as server:
             processes.await_http(port, "/readyz")
             time.sleep(SETTLE_SECONDS)
             family = _family(server.pid)

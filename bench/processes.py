@@ -54,13 +54,16 @@ def etcd() -> Iterator[int | None]:
 
 
 @contextmanager
-def running(command: list[str], environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+def running(
+    command: list[str], environment: dict[str, str], *, silent: bool = False
+) -> Iterator["subprocess.Popen[bytes]"]:
     """A process in a group of its own, which is ended with all that it started."""
     process = subprocess.Popen(
         command,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if silent else None,
         start_new_session=True,
     )
     try:

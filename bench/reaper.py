@@ -31,7 +31,8 @@ SOME = "SELECT resource_id FROM leases_resource WHERE expires_at <= now() LIMIT 
 
 
 def figures(plan: Plan, base: Ground) -> Iterator[Row]:
-    from leases.services import REAP_BATCH, reap_due
+    from leases.engines.plpgsql import REAP_BATCH
+    from leases.services import reap_due
 
     ground.forget_all(base)
     ground.hold_leases(base, plan.live + plan.expired)
@@ -65,14 +66,13 @@ def _one_by_one(base: Ground, count: int) -> float:
 
 
 def _in_chunks() -> tuple[float, list[float]]:
-    from leases.engines import engine
-    from leases.services import REAP_BATCH
+    from leases.engines.plpgsql import REAP_BATCH, reap_due
 
     total, seconds = 0, []
     looked_at = REAP_BATCH
     while looked_at == REAP_BATCH:
         begun = time.perf_counter()
-        looked_at, reaped = engine().reap_due(limit=REAP_BATCH)
+        looked_at, reaped = reap_due(limit=REAP_BATCH)
         seconds.append(time.perf_counter() - begun)
         total += reaped
     return total / sum(seconds), seconds

@@ -66,7 +66,7 @@ def _single_line(text: str) -> str:
 
 
 def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def bounded_json(value: Any) -> Any:

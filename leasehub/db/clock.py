@@ -43,4 +43,4 @@ def milliseconds_between(start: datetime, end: datetime) -> int:
 
 def iso(at: datetime) -> str:
     """2026-07-30T10:58:13.829Z"""
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+    return at.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 Row = tuple[Any, ...]
 
@@ -26,7 +27,9 @@ def call_many(sql: str, parameters: Sequence[Any]) -> list[Row]:
 
 
 def _executed(sql: str, parameters: Sequence[Any]) -> "psycopg.Cursor[Row]":
-    cursor = _kept_cursor()
+    # Looked up once: each use of django.db.connection looks it up again.
+    connection = connections[DEFAULT_DB_ALIAS]
+    cursor = _kept_cursor(connection)
     try:
         with connection.wrap_database_errors:
             return cursor.execute(sql, parameters, prepare=True, binary=True)
@@ -36,10 +39,10 @@ def _executed(sql: str, parameters: Sequence[Any]) -> "psycopg.Cursor[Row]":
         raise
 
 
-def _kept_cursor() -> "psycopg.Cursor[Row]":
+def _kept_cursor(connection: BaseDatabaseWrapper) -> "psycopg.Cursor[Row]":
     cursor: psycopg.Cursor[Row] | None = getattr(connection, "leasehub_cursor", None)
     raw = connection.connection
-    if cursor is not None and raw is not None and cursor.connection is raw and not _hung_up(raw):
+    if cursor is not None and raw is not None and cursor.connection is raw and not _hung_up(connection, raw):
         return cursor
     connection.ensure_connection()
     # A plain cursor: Django's own interpolates in the client and never prepares.
@@ -48,7 +51,7 @@ def _kept_cursor() -> "psycopg.Cursor[Row]":
     return cursor
 
 
-def _hung_up(raw: "psycopg.Connection[Row]") -> bool:
+def _hung_up(connection: BaseDatabaseWrapper, raw: "psycopg.Connection[Row]") -> bool:
     """Whether the server closed the idle connection, found without a round trip.
 
     An idle connection has nothing to read, unless the server said goodbye. Then nothing was sent yet, so

@@ -7,6 +7,8 @@ row and the event, and answers an Outcome. ``leases.services`` gives the outcome
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -36,10 +38,10 @@ class Outcome:
 
 
 def engine() -> ModuleType:
-    if connection.vendor == "postgresql":
-        from leases.engines import plpgsql
+    return _engine_for(connection.vendor)
 
-        return plpgsql
-    from leases.engines import portable
 
-    return portable
+@cache
+def _engine_for(vendor: str) -> ModuleType:
+    # Imported late: both import Outcome from here, and SQLite needs no PostgreSQL driver in memory.
+    return import_module("leases.engines.plpgsql" if vendor == "postgresql" else "leases.engines.portable")
