@@ -8,8 +8,14 @@ from leasehub.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
+LOCK_NOT_AVAILABLE = "55P03"
 # A lock that was waited for too long, a statement that ran too long, a deadlock, a serialization failure.
-CONTENTION = {"55P03", "57014", "40P01", "40001"}
+CONTENTION = {LOCK_NOT_AVAILABLE, "57014", "40P01", "40001"}
+
+
+def is_lock_timeout(error: Error) -> bool:
+    """PostgreSQL gave up waiting for somebody else's row."""
+    return getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE
 
 
 def unavailable(error: Error) -> Unavailable:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import IntegrityError, OperationalError, transaction
 
-from leasehub.db import clock
+from leasehub.db import clock, failures
 from leasehub.db.constraints import violated
 from leasehub.errors import IdempotencyMismatch, InProgress, ValidationError
 from leasehub.identity import sealing, secret
@@ -66,8 +66,9 @@ def once(
     except IntegrityError as error:
         if violated(error, COLUMNS) != "idempotency_key_is_used_once":
             raise
-    except OperationalError:
-        if entered:
+    except OperationalError as error:
+        # On SQLite any writer may be in the way, so nothing is known of an equal request.
+        if entered or not failures.is_lock_timeout(error):
             raise
     if (answer := _recall(caller, key_sha256, request_sha256)) is not None:
         return answer, True

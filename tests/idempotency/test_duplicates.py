@@ -104,7 +104,9 @@ def test_while_the_first_takes_long_the_second_is_told_to_come_back(
     second = acquire(agent, headers)
     go_on.set()
     thread.join(timeout=10)
-    assert (second.status_code, second.json()["error"]["code"]) == (409, "IN_PROGRESS")
+    # SQLite has one writer: there nothing is known of the request that is in the way.
+    expected = (409, "IN_PROGRESS") if connection.vendor == "postgresql" else (503, "UNAVAILABLE")
+    assert (second.status_code, second.json()["error"]["code"]) == expected
     assert second.headers["Retry-After"] == "1"
     assert answers["first"].status_code == 201
     assert acquire(agent, headers).json()["data"]["lease_id"] == answers["first"].json()["data"]["lease_id"]
