@@ -1,6 +1,6 @@
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.db.models.signals import post_migrate
 
 
@@ -14,7 +14,8 @@ class LeaseHubConfig(AppConfig):
 
         celery.app.set_default()
         checks.register()
-        post_migrate.connect(install_schedule, sender=self)
+        # Sent for apps with models alone, so not for this one.
+        post_migrate.connect(install_schedule, sender=apps.get_app_config("django_celery_beat"))
 
 
 def install_schedule(**kwargs: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from celery import current_app
 from django.conf import settings
+from django.core.management import call_command
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from django_celery_beat.schedulers import ModelEntry
 
@@ -17,7 +18,7 @@ REAPER = OURS + "reap leases that ran out"
 def fresh(db: None) -> None:
     PeriodicTask.objects.all().delete()
     IntervalSchedule.objects.all().delete()
-    schedule.install()
+    call_command("migrate", verbosity=0)
 
 
 def scanned(monkeypatch: pytest.MonkeyPatch, *scans: Scan) -> None:
