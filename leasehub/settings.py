@@ -175,6 +175,7 @@ INSTALLED_APPS = [
     "leasehub.identity",
     "leasehub.events",
     "leases",
+    "handoffs",
 ]
 
 MIDDLEWARE = [
