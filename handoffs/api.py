@@ -306,7 +306,9 @@ def still_moved(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
         )
     except NotFound:
         return body
-    leases_now = {view["lease_id"]: view["expires_in_ms"] for view in lease_views(caller, handoff, clock.now())}
+    leases_now = {
+        view["lease_id"]: view["expires_in_ms"] for view in lease_views(caller.principal, handoff, clock.now())
+    }
     moved = [{**lease, "expires_in_ms": leases_now.get(lease["lease_id"]) or 0} for lease in resolved["leases"]]
     return {"data": {**resolved, "leases": moved}}
 
@@ -326,7 +328,7 @@ class Handoffs(Operation):
         else:
             rows = queries.inbox(principal=mine, status=given.status or "pending")
         found, following = paging.page(queries.whole(rows), given, newest_first=given.box == "sent")
-        return data({"handoffs": handoff_views(self.caller, found), "next": following})
+        return data({"handoffs": handoff_views(self.caller.principal, found), "next": following})
 
     @operation(
         "handoff_send",
@@ -394,7 +396,7 @@ class ShowHandoff(Operation):
         found = queries.handoff(
             organization=self.caller.organization, principal=self.caller.principal, handoff_id=handoff_id
         )
-        return data(handoff_views(self.caller, [found])[0])
+        return data(handoff_views(self.caller.principal, [found])[0])
 
 
 class ResolveHandoff(Operation):
@@ -414,7 +416,7 @@ class ResolveHandoff(Operation):
         if given.status == "rejected":
             rejected = services.reject(actor=actor, handoff_id=named, reason=given.reason or "")
             assert rejected.resolved_at is not None
-            return data(resolved_view(self.caller, rejected, rejected.resolved_at))
+            return data(resolved_view(self.caller.principal, rejected, rejected.resolved_at))
         accepted = services.accept(
             actor=actor,
             handoff_id=named,
@@ -423,7 +425,7 @@ class ResolveHandoff(Operation):
             observed_commit=given.observed_commit or "",
             reason=given.reason or "",
         )
-        return data(resolved_view(self.caller, accepted.handoff, accepted.at))
+        return data(resolved_view(self.caller.principal, accepted.handoff, accepted.at))
 
 
 class WithdrawHandoff(Operation):
@@ -634,13 +636,13 @@ def _bound(content: Mapping[str, Any]) -> None:
         ) from None
 
 
-def handoff_views(caller: Caller, handoffs: list[Handoff]) -> list[dict[str, Any]]:
+def handoff_views(viewer: int, handoffs: list[Handoff]) -> list[dict[str, Any]]:
     at = clock.now()
     live = queries.live_leases(lease for handoff in handoffs for lease in handoff.leases.all())
-    return [handoff_view(caller, handoff, at, live) for handoff in handoffs]
+    return [handoff_view(viewer, handoff, at, live) for handoff in handoffs]
 
 
-def handoff_view(caller: Caller, handoff: Handoff, at: datetime, live: Mapping[uuid.UUID, Resource]) -> dict[str, Any]:
+def handoff_view(viewer: int, handoff: Handoff, at: datetime, live: Mapping[uuid.UUID, Resource]) -> dict[str, Any]:
     content = handoff.content
     accept_by = handoff.accept_by
     return {
@@ -662,7 +664,7 @@ def handoff_view(caller: Caller, handoff: Handoff, at: datetime, live: Mapping[u
         "state": content.get("state"),
         "state_hash": handoff.state_hash or None,
         "state_drift": handoff.state_drifted,
-        "leases": [lease_view(caller, handoff, lease, at, live) for lease in handoff.leases.all()],
+        "leases": [lease_view(viewer, handoff, lease, at, live) for lease in handoff.leases.all()],
         "parent_id": None if handoff.parent is None else handoff.parent.handoff_id,
         "hop": handoff.hop,
         "accept_by": _iso(accept_by),
@@ -677,13 +679,13 @@ def handoff_view(caller: Caller, handoff: Handoff, at: datetime, live: Mapping[u
     }
 
 
-def lease_views(caller: Caller, handoff: Handoff, at: datetime) -> list[dict[str, Any]]:
+def lease_views(viewer: int, handoff: Handoff, at: datetime) -> list[dict[str, Any]]:
     live = queries.live_leases(handoff.leases.all())
-    return [lease_view(caller, handoff, lease, at, live) for lease in handoff.leases.all()]
+    return [lease_view(viewer, handoff, lease, at, live) for lease in handoff.leases.all()]
 
 
 def lease_view(
-    caller: Caller, handoff: Handoff, lease: OfferedLease, at: datetime, live: Mapping[uuid.UUID, Resource]
+    viewer: int, handoff: Handoff, lease: OfferedLease, at: datetime, live: Mapping[uuid.UUID, Resource]
 ) -> dict[str, Any]:
     row = live.get(lease.moved_to or lease.lease_id)
     alive = row is not None and row.expires_at is not None and row.expires_at > at
@@ -692,7 +694,7 @@ def lease_view(
         outcome = "lost"
     shown = alive and outcome in ("offered", "moved")
     expires_at = row.expires_at if row is not None and shown else None
-    acceptor = caller.principal == handoff.addressee_id
+    acceptor = viewer == handoff.addressee_id
     return {
         "lease_id": public_lease_id(lease.moved_to or lease.lease_id),
         "resource_type": lease.resource_type,
@@ -705,8 +707,8 @@ def lease_view(
     }
 
 
-def resolved_view(caller: Caller, handoff: Handoff, at: datetime) -> dict[str, Any]:
-    views = lease_views(caller, handoff, at)
+def resolved_view(viewer: int, handoff: Handoff, at: datetime) -> dict[str, Any]:
+    views = lease_views(viewer, handoff, at)
     return {
         "handoff_id": handoff.handoff_id,
         "status": handoff.status,

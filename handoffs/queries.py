@@ -86,11 +86,11 @@ def known(*, caller: Caller, handoff_id: str) -> uuid.UUID:
 
 def live_leases(leases: Iterable[OfferedLease]) -> dict[uuid.UUID, Resource]:
     """Of the offered leases, those that are still on their resource, by lease id."""
-    offered = [lease.lease_id for lease in leases if lease.outcome == OfferedLease.Outcome.OFFERED]
-    moved = [lease.moved_to for lease in leases if lease.moved_to is not None]
-    if not offered and not moved:
+    open_ones = (OfferedLease.Outcome.OFFERED, OfferedLease.Outcome.MOVED)
+    named = [lease.moved_to or lease.lease_id for lease in leases if lease.outcome in open_ones]
+    if not named:
         return {}
-    rows = Resource.objects.filter(lease_id__in=[*offered, *moved])
+    rows = Resource.objects.filter(lease_id__in=named)
     return {row.lease_id: row for row in rows if row.lease_id is not None}
 
 
