@@ -322,11 +322,11 @@ class Handoffs(Operation):
     )
     def get(self, request: HttpRequest) -> HttpResponse:
         given = parse_query(request, ListHandoffs)
-        mine = self.caller.principal
+        mine, at = self.caller.principal, clock.now()
         if given.box == "sent":
-            rows = queries.sent(principal=mine, status=given.status)
+            rows = queries.sent(principal=mine, at=at, status=given.status)
         else:
-            rows = queries.inbox(principal=mine, status=given.status or "pending")
+            rows = queries.inbox(principal=mine, at=at, status=given.status or "pending")
         found, following = paging.page(queries.whole(rows), given, newest_first=given.box == "sent")
         return data({"handoffs": handoff_views(self.caller.principal, found), "next": following})
 

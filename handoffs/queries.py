@@ -32,19 +32,18 @@ def of_party(*, organization: int, principal: int) -> QuerySet[Handoff]:
     return Handoff.objects.filter(organization_id=organization).filter(Q(giver=principal) | Q(addressee=principal))
 
 
-def inbox(*, principal: int, status: str = Status.PENDING) -> QuerySet[Handoff]:
+def inbox(*, principal: int, at: datetime, status: str = Status.PENDING) -> QuerySet[Handoff]:
     """What is addressed to a principal; without a status, what waits for it."""
-    return _in_status(Handoff.objects.filter(addressee=principal), status)
+    return _in_status(Handoff.objects.filter(addressee=principal), status, at)
 
 
-def sent(*, principal: int, status: str | None = None) -> QuerySet[Handoff]:
+def sent(*, principal: int, at: datetime, status: str | None = None) -> QuerySet[Handoff]:
     found = Handoff.objects.filter(giver=principal)
-    return found if status is None else _in_status(found, status)
+    return found if status is None else _in_status(found, status, at)
 
 
-def _in_status(handoffs: QuerySet[Handoff], status: str) -> QuerySet[Handoff]:
+def _in_status(handoffs: QuerySet[Handoff], status: str, at: datetime) -> QuerySet[Handoff]:
     """As ``Handoff.status_at`` says it: what is past accept_by waits for nobody."""
-    at = clock.now()
     if status == Status.PENDING:
         return handoffs.filter(Q(accept_by=None) | Q(accept_by__gt=at), status=status)
     if status == Status.EXPIRED:
@@ -52,9 +51,9 @@ def _in_status(handoffs: QuerySet[Handoff], status: str) -> QuerySet[Handoff]:
     return handoffs.filter(status=status)
 
 
-def count_pending(*, principal: int) -> int:
+def count_pending(*, principal: int, at: datetime) -> int:
     """How many wait for a principal, counted up to one above COUNTED_UP_TO."""
-    return inbox(principal=principal).order_by()[: COUNTED_UP_TO + 1].count()
+    return inbox(principal=principal, at=at).order_by()[: COUNTED_UP_TO + 1].count()
 
 
 def whole(handoffs: QuerySet[Handoff]) -> QuerySet[Handoff]:
@@ -193,14 +192,19 @@ def handed_checkpoints(*, organization: int, principal: int, at: datetime) -> Qu
 
 
 def checkpoint(
-    *, organization: int, principal: int, name: tuple[str, str] | None = None, checkpoint_id: str | None = None
+    *,
+    organization: int,
+    principal: int,
+    name: tuple[str, str] | None = None,
+    checkpoint_id: str | None = None,
+    at: datetime | None = None,
 ) -> Checkpoint:
     """The checkpoint that a subject and a kind mean to a principal, or an id.
 
     A name means the one of a resource that the principal holds, else its own, else one that was handed to it.
     Raises NotFound.
     """
-    at = clock.now()
+    at = at or clock.now()
     where = Q(public_id=parse_checkpoint_id(checkpoint_id)) if checkpoint_id is not None else Q()
     if name is not None:
         where &= Q(subject_id=name[0], kind=name[1])

@@ -37,15 +37,15 @@ Status = Handoff.Status
 @for_people
 def inbox(request: HttpRequest, person: Person, box: str = "inbox") -> HttpResponse:
     rows = {
-        "inbox": lambda: queries.inbox(principal=person.principal),
-        "accepted": lambda: queries.inbox(principal=person.principal, status=Status.ACCEPTED),
-        "sent": lambda: queries.sent(principal=person.principal),
+        "inbox": lambda: queries.inbox(principal=person.principal, at=person.at),
+        "accepted": lambda: queries.inbox(principal=person.principal, at=person.at, status=Status.ACCEPTED),
+        "sent": lambda: queries.sent(principal=person.principal, at=person.at),
     }[box]()
     newest_first = box == "sent"
     if (after := _after(request)) is not None:
         rows = rows.filter(pk__lt=after) if newest_first else rows.filter(pk__gt=after)
     found = list(queries.whole(rows).order_by("-pk" if newest_first else "pk")[: ROWS + 1])
-    now = clock.now()
+    now = person.at
     context = {
         "now": now,
         "box": box,
@@ -62,7 +62,7 @@ def inbox(request: HttpRequest, person: Person, box: str = "inbox") -> HttpRespo
 @for_people
 def badge(request: HttpRequest, person: Person) -> HttpResponse:
     """How many wait, for the menu of every page."""
-    waiting = queries.count_pending(principal=person.principal)
+    waiting = queries.count_pending(principal=person.principal, at=person.at)
     return render(request, "handoffs/badge.html", {"waiting": waiting})
 
 
@@ -72,7 +72,7 @@ def show(request: HttpRequest, person: Person, handoff_id: str) -> HttpResponse:
     handoff = _handoff(person, handoff_id)
     response = render(request, "handoffs/handoff.html", _shown(person, handoff))
     # The page that polls shows forms of a status that is no more.
-    if request.GET.get("status") not in (None, handoff.status_at(clock.now())):
+    if request.GET.get("status") not in (None, handoff.status_at(person.at)):
         response.headers["HX-Refresh"] = "true"
     return response
 
@@ -201,7 +201,7 @@ def _add_errors(form: forms.SendForm, error: DomainError) -> None:
 
 
 def _shown(person: Person, handoff: Handoff) -> dict[str, Any]:
-    now = clock.now()
+    now = person.at
     live = queries.live_leases(handoff.leases.all())
     view = handoff_view(person.principal, handoff, now, live)
     for lease in view["leases"]:
@@ -229,6 +229,7 @@ def _checkpoint(person: Person, handoff: Handoff) -> dict[str, Any] | None:
             organization=person.organization,
             principal=person.principal,
             checkpoint_id=handoff.checkpoint.checkpoint_id,
+            at=person.at,
         )
         row = queries.version(of=head)
     except NotFound:
@@ -255,7 +256,7 @@ def _handed_on(parent: Handoff | None) -> dict[str, Any]:
 
 def _own_leases(person: Person) -> list[Resource]:
     return list(
-        leases.leases(organization=person.organization).filter(principal=person.principal, expires_at__gt=clock.now())[
+        leases.leases(organization=person.organization).filter(principal=person.principal, expires_at__gt=person.at)[
             :100
         ]
     )
@@ -265,7 +266,7 @@ def _count(person: Person, box: str) -> int | None:
     if box == "sent":
         return None
     status = Status.PENDING if box == "inbox" else Status.ACCEPTED
-    rows = queries.inbox(principal=person.principal, status=status)
+    rows = queries.inbox(principal=person.principal, at=person.at, status=status)
     return rows.values("pk")[: queries.COUNTED_UP_TO + 1].count()
 
 

@@ -18,5 +18,5 @@ def page(request: HttpRequest) -> dict[str, Any]:
         "section": request.path.split("/")[1],
     }
     if person is not None and not partial:
-        context["waiting"] = SimpleLazyObject(lambda: queries.count_pending(principal=person.principal))
+        context["waiting"] = SimpleLazyObject(lambda: queries.count_pending(principal=person.principal, at=person.at))
     return context

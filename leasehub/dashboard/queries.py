@@ -23,15 +23,13 @@ class Counts:
 
     held: int
     unknown: int
-    mine: int
 
 
-def counts(*, organization: int, principal: int, at: datetime) -> Counts:
+def counts(*, organization: int, at: datetime) -> Counts:
     found = leases.leases(organization=organization).order_by()
     return Counts(
         held=_bounded(found.filter(expires_at__gt=at)),
         unknown=_bounded(found.filter(check_at__lte=at, expires_at__lte=at)),
-        mine=_bounded(found.filter(principal=principal)),
     )
 
 

@@ -12,7 +12,6 @@ from django.views.decorators.http import require_GET
 from handoffs import queries as handoffs
 from leasehub.api.paging import cursor_number
 from leasehub.dashboard import queries
-from leasehub.db import clock
 from leasehub.errors import NotFound, ValidationError
 from leasehub.events import feed
 from leasehub.events.models import Event
@@ -32,13 +31,14 @@ sign_out = LogoutView.as_view()
 @require_GET
 @for_people
 def home(request: HttpRequest, person: Person) -> HttpResponse:
-    at = clock.now()
-    pending = handoffs.whole(handoffs.inbox(principal=person.principal)).order_by("pk")
+    at = person.at
+    pending = handoffs.whole(handoffs.inbox(principal=person.principal, at=at)).order_by("pk")
     own = leases.leases(organization=person.organization).filter(principal=person.principal)
     context = {
         "now": at,
-        "counts": queries.counts(organization=person.organization, principal=person.principal, at=at),
+        "counts": queries.counts(organization=person.organization, at=at),
         "counted_up_to": queries.COUNTED_UP_TO,
+        "waiting": handoffs.count_pending(principal=person.principal, at=at),
         "pending": list(pending[:FEW]),
         "leases": lease_rows(own[:FEW]),
         "events": event_rows(_newest(person, types=[], before=None, limit=FEW)[0]),
@@ -54,7 +54,7 @@ def board(request: HttpRequest, person: Person) -> HttpResponse:
     after = _cursor(request, "after")
     rows = list(found.filter(pk__gt=after or 0)[: ROWS + 1])
     context = {
-        "now": clock.now(),
+        "now": person.at,
         "leases": lease_rows(rows[:ROWS]),
         "next": rows[ROWS - 1].pk if len(rows) > ROWS else None,
         "after": after,
@@ -77,7 +77,7 @@ def resource(request: HttpRequest, person: Person) -> HttpResponse:
     events = queries.timeline(organization=person.organization, resource_type=resource_type, resource_id=resource_id)
     if row is None and not events:
         raise NotFound
-    now = clock.now()
+    now = person.at
     context = {
         "now": now,
         "resource_type": resource_type,
@@ -96,7 +96,7 @@ def events(request: HttpRequest, person: Person) -> HttpResponse:
     before = _cursor(request, "before")
     found, more = _newest(person, types=[type] if type in TYPES else [], before=before, limit=ROWS)
     context = {
-        "now": clock.now(),
+        "now": person.at,
         "events": event_rows(found),
         "next": found[-1].position if more else None,
         "before": before,

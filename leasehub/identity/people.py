@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import wraps
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import resolve_url
 from django.views.decorators.cache import never_cache
 
+from leasehub.db.clock import DatabaseNow
 from leasehub.errors import NotFound
 from leasehub.identity.models import Principal
 
@@ -26,6 +28,8 @@ class Person:
     organization: int
     organization_name: str
     operates: bool
+    #: Database time at which the person was looked up: the page's time.
+    at: datetime
 
     @classmethod
     def of(cls, request: HttpRequest) -> "Person | None":
@@ -33,12 +37,8 @@ class Person:
         user = request.user
         if not user.is_authenticated:
             return None
-        principal = (
-            Principal.objects.filter(user=user.pk, retired_at=None)
-            .select_related("organization")
-            .order_by("pk")
-            .first()
-        )
+        alive = Principal.objects.filter(user=user.pk, retired_at=None).annotate(at=DatabaseNow())
+        principal = alive.select_related("organization").first()
         if principal is None:
             return None
         return cls(
@@ -47,6 +47,7 @@ class Person:
             organization=principal.organization_id,
             organization_name=principal.organization.name,
             operates=user.is_staff,
+            at=principal.at,
         )
 
 
