@@ -262,6 +262,11 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/v1",
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    # Several members are called status: each set of its values has a name of its own.
+    "ENUM_NAME_OVERRIDES": {
+        "HandoffStatus": ["pending", "accepted", "rejected", "withdrawn", "expired", "completed"],
+        "HandoffDecision": ["accepted", "rejected"],
+    },
     "AUTHENTICATION_WHITELIST": [],
     "APPEND_COMPONENTS": {"securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "lh_…"}}},
     "SECURITY": [{"apiKey": []}],

@@ -1,7 +1,6 @@
 """/v1/whoami, /v1/principals, /v1/keys."""
 
-import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse

@@ -71,7 +71,7 @@ def test_it_is_posted_and_found_by_name_and_by_id(agent: Caster, teammate: Caste
     assert (
         shown
         == read(agent, "checkpoints?subject_id=deploy/41&kind=cursor")
-        == read(agent, "checkpoints/deploy/41/cursor")
+        == read(agent, "checkpoints/deploy%2F41/cursor")
     )
     assert (shown["state"], shown["run_id"], shown["ttl_seconds"]) == ([1], "r1", 60)
     assert agent.post("checkpoints", body | {"agent_id": "teammate", "expected_version": 1}).status_code == 404
