@@ -72,6 +72,8 @@ class Handoff(models.Model):
     result = models.JSONField(null=True)
 
     class Meta:
+        default_permissions = ("view",)
+        permissions: ClassVar = [("withdraw_handoff", "Can withdraw handoff")]
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=Q(status__in=["pending", "accepted", "rejected", "withdrawn", "expired", "completed"]),
@@ -155,6 +157,7 @@ class OfferedLease(models.Model):
     fencing_token = models.BigIntegerField(null=True)
 
     class Meta:
+        default_permissions = ()
         #: As they were offered.
         ordering: ClassVar = ["pk"]
         constraints: ClassVar = [
@@ -198,6 +201,7 @@ class Checkpoint(models.Model):
     updated_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = ("view",)
         constraints: ClassVar = [
             # Two heads: each of two writers would swap its own.
             models.UniqueConstraint(
@@ -240,6 +244,7 @@ class CheckpointVersion(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = ()
         constraints: ClassVar = [
             # Two states of one version: a swap could be lost.
             models.UniqueConstraint(fields=["checkpoint", "version"], name="checkpoint_version_is_unique"),
