@@ -1,6 +1,5 @@
 """Two at once: one outcome, tokens grow, one event each. 20 rounds, 200 with LEASEHUB_TEST_ROUNDS=full."""
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -18,8 +17,9 @@ from leasehub.identity import services as identity
 from leasehub.identity.models import Organization
 from tests.conftest import Caster
 from tests.handoffs.conftest import resolve, sent
+from tests.rounds import rounds
 
-ROUNDS = 200 if os.environ.get("LEASEHUB_TEST_ROUNDS") == "full" else 20
+ROUNDS = rounds(20, full=200)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
