@@ -19,7 +19,7 @@ INSERT INTO handoffs_handoff (
     state_hash, hop, status, created_at, reason, holder, observed_commit
 )
 SELECT gen_random_uuid(), %(organization)s, %(principal)s, %(principal)s, 'subject.' || n, '', 'half done', 'go on',
-    '{"done": ["one", "two"], "blockers": ["three"]}', '', 0, 'pending', now() + n * interval '1 millisecond', '', '', ''
+    '{"done": ["one", "two"], "blockers": ["three"]}', '', 0, 'pending', now() + n * interval '1 ms', '', '', ''
 FROM generate_series(1, %(last)s::bigint) AS n
 """
 

@@ -104,12 +104,13 @@ def send(request: HttpRequest, person: Person) -> HttpResponse:
 def accept(request: HttpRequest, person: Person, handoff_id: str) -> HttpResponse:
     def effect(handoff: Handoff) -> str:
         accepted = services.accept(actor=_actor(person), handoff_id=handoff.public_id, holder=person.handle)
-        lost = f" {len(accepted.lost)} lost meanwhile." if accepted.lost else ""
-        return (
-            f"Accepted. {len(accepted.moved)} of its leases are yours now.{lost}"
-            if accepted.moved
-            else (f"Accepted.{lost}")
-        )
+        moved, lost = len(accepted.moved), len(accepted.lost)
+        told = ["Accepted."]
+        if moved:
+            told.append(f"{moved} lease{'' if moved == 1 else 's'} moved to you.")
+        if lost:
+            told.append(f"{lost} ended before that.")
+        return " ".join(told)
 
     return _decide(request, person, handoff_id, effect)
 
