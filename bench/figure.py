@@ -15,6 +15,7 @@ class Plan:
     #: Rows on file where a figure is about a full database.
     events: int = 1_000_000
     leases: int = 100_000
+    handoffs: int = 100_000
     live: int = 1_000_000
     expired: int = 100_000
     one_by_one: int = 500
@@ -28,6 +29,7 @@ QUICK = Plan(
     clients=(8,),
     events=2000,
     leases=500,
+    handoffs=500,
     live=1000,
     expired=500,
     one_by_one=20,

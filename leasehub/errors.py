@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-Field = str | int | bool | None | Mapping[str, object]
+Field = str | int | bool | None | list[str] | Mapping[str, object]
 
 
 class DomainError(Exception):

@@ -32,6 +32,8 @@ class Scan:
 def scans() -> list[Scan]:
     return [
         Scan("reap leases that ran out", "leases.reap", settings.LEASEHUB_REAPER_SECONDS),
+        Scan("expire handoffs past accept_by", "handoffs.expire", 5),
+        Scan("delete checkpoints that ran out", "handoffs.prune_checkpoints", 60),
         Scan("number new events", "leasehub.stamp_feed", 2),
         Scan("forget old answers", "leasehub.forget_old_answers", 60),
         Scan("prune free resources", "leases.prune", 600),

@@ -175,10 +175,14 @@ INSTALLED_APPS = [
     "leasehub.identity",
     "leasehub.events",
     "leases",
+    "handoffs",
+    "leasehub.dashboard",
+    "django_htmx",
 ]
 
 MIDDLEWARE = [
     "leasehub.api.middleware.request_id",
+    "leasehub.api.middleware.content_security_policy",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -203,6 +207,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "leasehub.dashboard.context.page",
             ],
         },
     },
@@ -219,6 +224,10 @@ FORMAT_MODULE_PATH = ["leasehub.formats"]
 # The body limit of the API is its own (1 MiB, leasehub.api.parsing); Django's guards the pages' forms.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 APPEND_SLASH = True
+
+LOGIN_URL = "sign_in"
+LOGIN_REDIRECT_URL = "home"
+LOGOUT_REDIRECT_URL = "sign_in"
 
 STATIC_URL = "/static/"
 # Files are served from the installed packages: nothing to collect before the first start.
@@ -253,6 +262,11 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/v1",
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    # Several members are called status: each set of its values has a name of its own.
+    "ENUM_NAME_OVERRIDES": {
+        "HandoffStatus": ["pending", "accepted", "rejected", "withdrawn", "expired", "completed"],
+        "HandoffDecision": ["accepted", "rejected"],
+    },
     "AUTHENTICATION_WHITELIST": [],
     "APPEND_COMPONENTS": {"securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "lh_…"}}},
     "SECURITY": [{"apiKey": []}],

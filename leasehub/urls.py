@@ -14,9 +14,12 @@ admin.autodiscover()
 
 urlpatterns = [
     path("v1/", include("leases.urls")),
+    path("v1/", include("handoffs.urls")),
     path("v1/", include("leasehub.api.urls")),
     path("v1/schema", document.openapi, name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema")),
+    path("", include("leasehub.dashboard.urls")),
+    path("", include("handoffs.page_urls")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("admin/", admin.site.urls),

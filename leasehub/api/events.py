@@ -42,6 +42,8 @@ class EventView(BaseModel):
     fencing_token: int | None
     principal: str | None
     holder: str | None
+    #: To whom it is addressed: the receiving party of a handoff.
+    addressee: str | None
     data: dict[str, Any]
 
 
@@ -91,6 +93,7 @@ def event_view(event: Event) -> dict[str, Any]:
         "fencing_token": event.fencing_token,
         "principal": None if event.principal is None else event.principal.handle,
         "holder": event.holder or None,
+        "addressee": None if event.addressee is None else event.addressee.handle,
         "data": event.data,
     }
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
@@ -10,7 +11,7 @@ import pydantic
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from leasehub.errors import PayloadTooLarge, UnsupportedMediaType, ValidationError
 
@@ -116,6 +117,23 @@ def _digits(value: Any) -> Any:
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,16}")
 
 
+# Narrower than fromisoformat, which takes any character between date and time.
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _instant(value: Any) -> Any:
+    """An ISO 8601 time with its zone, as every answer writes it."""
+    if not isinstance(value, str):
+        return value
+    try:
+        if not _INSTANT.fullmatch(value):
+            raise ValueError
+        # The zone may push the first and the last day out of the calendar.
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("must be a time with its zone, like 2026-07-30T10:58:13.829Z") from None
+
+
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_single_line)]
 Label = Annotated[str, StringConstraints(max_length=120), AfterValidator(_plain)]
 Message = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_LENGTH), AfterValidator(_plain)]
@@ -124,6 +142,7 @@ Token = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 Holder = Annotated[str, StringConstraints(min_length=1, max_length=MAX_HOLDER_LENGTH), AfterValidator(_single_line)]
 QueryToken = Annotated[int, Field(ge=1, le=MAX_INTEGER), BeforeValidator(_digits)]
 Limit = Annotated[int, Field(ge=1, le=200), BeforeValidator(_digits)]
+Instant = Annotated[AwareDatetime, BeforeValidator(_instant)]
 
 
 class Body(BaseModel):

@@ -7,7 +7,7 @@ is visible before the second gets its id, so positions agree with the order per 
 """
 
 from django.db import connection, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Subquery
 from django.db.models.functions import Coalesce
 
 from leasehub.db.locks import lock_rows
@@ -69,7 +69,7 @@ def _lock(organization: int) -> Feed | None:
 
 def has_news(*, organization: int) -> bool:
     """Whether a visible event is unnumbered."""
-    low_water = Feed.objects.filter(pk=organization).values_list("low_water", flat=True).first() or 0
+    low_water = Coalesce(Subquery(Feed.objects.filter(pk=organization).values("low_water")), 0)
     return Event.objects.filter(organization_id=organization, position=None, pk__gt=low_water).exists()
 
 

@@ -25,6 +25,7 @@ def event(
     fencing_token: int | None = None,
     principal: int | None = None,
     holder: str = "",
+    addressee: int | None = None,
 ) -> Event:
     """An event to record. Members of ``data`` that are None are left out."""
     return Event(
@@ -41,6 +42,7 @@ def event(
         fencing_token=fencing_token,
         principal_id=principal,
         holder=holder,
+        addressee_id=addressee,
         data={name: value for name, value in data.items() if value is not None},
     )
 

@@ -44,6 +44,10 @@ class Event(models.Model):
         Principal, on_delete=models.PROTECT, null=True, db_constraint=False, db_index=False, related_name="+"
     )
     holder = models.CharField(max_length=128, default="")
+    #: To whom what happened is addressed: the receiving party of a handoff.
+    addressee = models.ForeignKey(
+        Principal, on_delete=models.PROTECT, null=True, db_constraint=False, db_index=False, related_name="+"
+    )
     data = models.JSONField(default=dict)
 
     class Meta:

@@ -38,7 +38,7 @@ def read(*, caller: Caller, after: int, limit: int, types: list[str], resource: 
     found = list(
         _matching(caller, types, resource)
         .filter(position__gt=after, position__lte=end)
-        .select_related("actor", "principal", "key")
+        .select_related("actor", "principal", "addressee", "key")
         .order_by("position")[: limit + 1]
     )
     if len(found) > limit:
@@ -49,11 +49,12 @@ def read(*, caller: Caller, after: int, limit: int, types: list[str], resource: 
 
 
 def visible(*, caller: Caller) -> QuerySet[Event]:
-    """RING-1 sees its organization's events; other keys what their principal did or held."""
+    """RING-1 sees its organization's events; other keys what their principal did or held, or is addressed to it."""
     events = Event.objects.filter(organization_id=caller.organization)
     if caller.observes:
         return events
-    return events.filter(Q(principal=caller.principal) | Q(actor=caller.principal))
+    mine = Q(principal=caller.principal) | Q(actor=caller.principal) | Q(addressee=caller.principal)
+    return events.filter(mine)
 
 
 def _matching(caller: Caller, types: list[str], resource: tuple[str, str] | None) -> QuerySet[Event]:

@@ -7,6 +7,13 @@ TYPES = (
     "lease.taken_over",
     "lease.force_released",
     "lease.transferred",
+    "handoff.created",
+    "handoff.accepted",
+    "handoff.rejected",
+    "handoff.withdrawn",
+    "handoff.expired",
+    "handoff.completed",
+    "checkpoint.saved",
 )
 
 # Found quickly by walking back from the newest event; of every other type a server may have a handful in a million.

@@ -17,11 +17,23 @@ class Names:
     key_id: str
     handle: str
     resource_id: str
+    handoff_id: str = "hoff_" + "0" * 32
+    checkpoint_id: str = "ckpt_" + "0" * 32
+    subject_id: str = "nothing"
 
     @classmethod
     def of_nothing(cls) -> "Names":
         digits = uuid.uuid4().hex
-        return cls(f"lease_{digits}", 1_000_000_000_000, f"key_{digits}", f"h{digits[:12]}", f"r{digits[:12]}")
+        return cls(
+            f"lease_{digits}",
+            1_000_000_000_000,
+            f"key_{digits}",
+            f"h{digits[:12]}",
+            f"r{digits[:12]}",
+            f"hoff_{digits}",
+            f"ckpt_{digits}",
+            f"s{digits[:12]}",
+        )
 
     def hidden(self, content: bytes) -> bytes:
         """The answer without the names that the request itself gave."""
@@ -79,6 +91,38 @@ SAMPLES: dict[str, Sample] = {
     "lease_reap": Sample("POST", lambda names: "leases/reap", resource),
     "lease_reconcile": Sample("POST", lambda names: "leases/reconcile", lambda names: {}),
     "lease_reaped": Sample("GET", lambda names: "leases/reaped"),
+    "handoff_list": Sample("GET", lambda names: "handoffs?box=sent"),
+    "handoff_send": Sample(
+        "POST",
+        lambda names: "handoffs",
+        lambda names: {
+            "to_principal": names.handle,
+            "subject_id": names.subject_id,
+            "checkpoint_id": names.checkpoint_id,
+            "parent_id": names.handoff_id,
+            "lease_ids": [names.lease_id],
+        },
+    ),
+    "handoff_statistics": Sample("GET", lambda names: "handoffs/statistics"),
+    "handoff_show": Sample("GET", lambda names: f"handoffs/{names.handoff_id}"),
+    "handoff_resolve": Sample(
+        "POST", lambda names: f"handoffs/{names.handoff_id}/resolve", lambda names: {"status": "accepted"}
+    ),
+    "handoff_withdraw": Sample("POST", lambda names: f"handoffs/{names.handoff_id}/withdraw", lambda names: {}),
+    "handoff_complete": Sample("POST", lambda names: f"handoffs/{names.handoff_id}/complete", lambda names: {}),
+    "checkpoint_find": Sample("GET", lambda names: f"checkpoints?subject_id={names.subject_id}&kind=task_state"),
+    "checkpoint_post": Sample(
+        "POST",
+        lambda names: "checkpoints",
+        lambda names: {"subject_id": names.subject_id, "kind": "task_state", "state": {"step": 3}},
+    ),
+    "checkpoint_show": Sample("GET", lambda names: f"checkpoints/{names.checkpoint_id}"),
+    "checkpoint_get": Sample("GET", lambda names: f"checkpoints/{names.subject_id}/task_state"),
+    "checkpoint_save": Sample(
+        "PUT",
+        lambda names: f"checkpoints/{names.subject_id}/task_state",
+        lambda names: {"state": {"step": 3}, "fence": resource(names, fencing_token=names.token)},
+    ),
     "fence_check": Sample(
         "POST", lambda names: "fence/check", lambda names: resource(names, fencing_token=names.token)
     ),

@@ -32,6 +32,18 @@ RINGS: dict[str, int | None] = {
     "lease_reconcile": 2,
     "lease_reaped": 1,
     "fence_check": None,
+    "handoff_list": None,
+    "handoff_send": 2,
+    "handoff_statistics": None,
+    "handoff_show": None,
+    "handoff_resolve": 2,
+    "handoff_withdraw": 2,
+    "handoff_complete": 2,
+    "checkpoint_find": None,
+    "checkpoint_post": 2,
+    "checkpoint_show": None,
+    "checkpoint_get": None,
+    "checkpoint_save": 2,
 }
 SETS = [rings for size in (1, 2, 3) for rings in combinations((1, 2, 3), size)]
 

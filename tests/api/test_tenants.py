@@ -15,9 +15,9 @@ from tests.conftest import Caster, cast
 from tests.leases.conftest import Held
 
 # These make something of one's own, under whatever name: their answers have new ids and times in them.
-MAKERS = {"lease_acquire", "principal_create", "key_create"}
-PATH_PARAMETERS = {"lease_id", "key_id", "handle"}
-VOLATILE = re.compile(rb"(lease_|key_)[0-9a-f]{32}|lh_\w+|\d{13,}|\d{4}-\d\d-\d\dT[\d:.]+Z")
+MAKERS = {"lease_acquire", "principal_create", "key_create", "checkpoint_post"}
+PATH_PARAMETERS = {"lease_id", "key_id", "handle", "handoff_id", "checkpoint_id", "subject_id", "kind"}
+VOLATILE = re.compile(rb"(lease_|key_|ckpt_)[0-9a-f]{32}|lh_\w+|\d{13,}|\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
 @pytest.fixture
@@ -32,8 +32,21 @@ def theirs(agent: Caster, teammate: Caster, clock: Any) -> dict[str, Names]:
     leases["released"].release()
     clock.move(seconds=10)
     agent.post("leases/reap", {"resource_type": "deploy", "resource_id": "theirs-reaped"})
+    saved = agent.put("checkpoints/theirs-subject/task_state", {"state": "secret"}).json()["data"]
+    sent = agent.post(
+        "handoffs", {"to_principal": "teammate", "subject_id": "theirs-subject", "message": "secret"}
+    ).json()["data"]
     return {
-        state: Names(held.lease_id, held.token, teammate.caller.key_id, "teammate", held.resource_id)
+        state: Names(
+            held.lease_id,
+            held.token,
+            teammate.caller.key_id,
+            "teammate",
+            held.resource_id,
+            sent["handoff_id"],
+            saved["checkpoint_id"],
+            "theirs-subject",
+        )
         for state, held in leases.items()
     }
 
@@ -99,6 +112,7 @@ def test_the_matrix_is_not_empty_the_owner_is_answered_otherwise(theirs: dict[st
     assert differs >= {
         "lease_show", "lease_heartbeat", "lease_heartbeats", "lease_release", "lease_force_release", "lease_status",
         "lease_reap", "lease_list", "fence_check", "key_revoke", "key_rotate", "principal_retire", "event_list",
+        "handoff_show", "handoff_resolve", "handoff_withdraw", "checkpoint_find", "checkpoint_show", "checkpoint_get",
     }  # fmt: skip
 
 
