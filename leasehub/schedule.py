@@ -32,8 +32,10 @@ class Scan:
 def scans() -> list[Scan]:
     return [
         Scan("reap leases that ran out", "leases.reap", settings.LEASEHUB_REAPER_SECONDS),
+        Scan("sweep pools", "pools.sweep", 5),
         Scan("number new events", "leasehub.stamp_feed", 2),
         Scan("forget old answers", "leasehub.forget_old_answers", 60),
+        Scan("forget old requests and runs of pools", "pools.forget", 3600),
         Scan("prune free resources", "leases.prune", 600),
     ]
 

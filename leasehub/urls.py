@@ -14,6 +14,7 @@ admin.autodiscover()
 
 urlpatterns = [
     path("v1/", include("leases.urls")),
+    path("v1/", include("pools.urls")),
     path("v1/", include("leasehub.api.urls")),
     path("v1/schema", SpectacularAPIView.as_view(), name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema")),
