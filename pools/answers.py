@@ -97,6 +97,7 @@ def pool_view(caller: Caller, pool: Pool) -> dict[str, Any]:
     slots = queries.shown_slots(pool=pool)
     return {
         **pool_line(pool, counts(slots, len(waiting), at)),
+        "served": queries.served(pool),
         "declaration": {"name": pool.name, **pool.declaration} if caller.operates else None,
         "slots": [slot_view(caller, held, at) for held in slots],
         "queue": [queue_view(request, estimate) for request, estimate in zip(waiting, estimates, strict=True)],

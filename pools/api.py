@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from leasehub.api import paging, waiting
 from leasehub.api.parsing import (
     Body,
+    Holder,
     Page,
     Token,
     bounded_json,
@@ -23,7 +24,7 @@ from leasehub.errors import Forbidden, NotFound, QuotaExceeded
 from leasehub.identity.authentication import Caller
 from leasehub.identity.errors import OutsideFence
 from leasehub.identity.rings import ACT, OBSERVE, OPERATE
-from leases.api import Holder, Seconds, grant_view, released_view
+from leases.api import Seconds, grant_view, released_view
 from leases.errors import LeaseLost, StaleToken
 from leases.services import Actor
 from pools import answers, queries, services
@@ -134,6 +135,8 @@ class QueueEntry(BaseModel):
 
 
 class PoolView(PoolLine):
+    #: Whether a live worker runs the commands; null without any.
+    served: bool | None
     #: The pool file without its slots; shown to RING-3.
     declaration: dict[str, Any] | None
     slots: list[SlotView]

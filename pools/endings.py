@@ -3,6 +3,7 @@
 Taking a slot back ends its lease; ``pools.ownership`` is told of that, frees the slot and promotes.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -62,8 +63,16 @@ def _close(pool: Pool, request: Request, state: State, reason: str, *, at: datet
 
 
 def take_back_all(pool: Pool, request: Request, *, reason: str, actor: Actor) -> None:
-    for slot in Slot.objects.filter(request=request).order_by("pk"):
+    slots = list(Slot.objects.filter(request=request).order_by("pk"))
+    lock_leases(slots)
+    for slot in slots:
         take_back(slot, "pool.released", actor=actor, request_id=public_request_id(request.request_id), reason=reason)
+
+
+def lock_leases(slots: Sequence[Slot]) -> None:
+    """The resource rows of several slots, in the order of their ids, as a holder's heartbeats lock them."""
+    if len(slots) > 1:
+        list(lock_rows(Resource.objects.filter(lease_id__in=[slot.lease_id for slot in slots])).values_list("pk"))
 
 
 def take_back(slot: Slot, event: str, *, actor: Actor, **data: Any) -> None:

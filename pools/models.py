@@ -36,6 +36,8 @@ class Pool(models.Model):
     declared_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = ("view",)
+        permissions: ClassVar = [("operate_pool", "Can declare and operate pools, with commands that workers run")]
         constraints: ClassVar = [
             # Two pools of one name would hand out the same slots.
             models.UniqueConstraint(fields=["organization", "name"], name="pool_name_is_unique"),
@@ -128,6 +130,7 @@ class Request(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        default_permissions = ("view",)
         constraints: ClassVar = [
             # Two requests of one ticket: neither would be before the other.
             models.UniqueConstraint(fields=["pool", "ticket"], name="request_has_its_own_ticket"),
@@ -188,6 +191,7 @@ class Slot(models.Model):
     is_clean = models.BooleanField(default=False)
 
     class Meta:
+        default_permissions = ("view",)
         constraints: ClassVar = [
             # A slot in two rows could be granted twice.
             models.UniqueConstraint(fields=["pool", "slot_id"], name="slot_is_in_its_pool_once"),
@@ -222,6 +226,7 @@ class SlotLabel(models.Model):
     value = models.CharField(max_length=200)
 
     class Meta:
+        default_permissions = ("view",)
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["slot", "path"], name="slot_label_has_one_value"),
         ]
@@ -308,6 +313,7 @@ class CommandRun(models.Model):
     worker_name = models.CharField(max_length=200, default="", blank=True)
 
     class Meta:
+        default_permissions = ("view",)
         constraints: ClassVar = [
             # Two commands at once on one slot would undo each other's work.
             models.UniqueConstraint(
@@ -338,6 +344,7 @@ class ServedQueue(models.Model):
     seen_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = ("view",)
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["worker", "worker_name"], name="worker_serves_a_queue_once"),
         ]

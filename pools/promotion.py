@@ -117,6 +117,7 @@ def ready_if_clean(pool: Pool, request: Request, *, at: datetime) -> None:
     slots = list(Slot.objects.filter(request=request).order_by("pk"))
     if len(slots) < request.count or not all(slot.is_clean for slot in slots):
         return
+    endings.lock_leases(slots)
     for slot in slots:
         assert slot.lease_id is not None
         try:

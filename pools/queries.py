@@ -218,6 +218,11 @@ def is_served(worker: str) -> bool:
     ).exists()
 
 
+def served(pool: Pool) -> bool | None:
+    """Whether a live worker runs the pool's commands; None when it has none."""
+    return is_served(pool.worker) if Declaration(pool.declaration).runs_commands else None
+
+
 def parse_id(text: str, prefix: str) -> uuid.UUID:
     """Raises NotFound: a malformed id names nothing."""
     digits = text.removeprefix(prefix)
