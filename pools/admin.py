@@ -109,7 +109,7 @@ class PoolAdmin(MachineWritten):
 
     def _screen(self, request: HttpRequest, pool: Pool) -> dict[str, Any]:
         at = clock.now()
-        waiting = queries.queue(pool=pool)
+        waiting = queries.queue(pool=pool, at=at)
         estimates = queries.estimates(pool=pool, positions=range(1, len(waiting) + 1), at=at)
         runs = CommandRun.objects.filter(pool=pool).select_related("slot").order_by("-pk")[:RECENT_RUNS]
         return {

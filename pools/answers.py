@@ -91,10 +91,12 @@ def pool_line(pool: Pool, counts: dict[str, int]) -> dict[str, Any]:
 
 def pool_view(caller: Caller, pool: Pool) -> dict[str, Any]:
     """A pool with its slots and its queue, in a handful of statements however large it is."""
-    at = clock.now()
-    waiting = queries.queue(pool=pool)
-    estimates = queries.estimates(pool=pool, positions=range(1, len(waiting) + 1), at=at)
+    at: datetime = getattr(pool, "at", None) or clock.now()
+    waiting = queries.queue(pool=pool, at=at)
     slots = queries.shown_slots(pool=pool)
+    estimates = queries.estimates_by(
+        pool=pool, positions=range(1, len(waiting) + 1), at=at, slots=[held.slot for held in slots]
+    )
     return {
         **pool_line(pool, counts(slots, len(waiting), at)),
         "served": queries.served(pool),

@@ -298,7 +298,7 @@ class PoolByName(Operation):
     )
     def get(self, request: HttpRequest, pool: str) -> HttpResponse:
         parse_query(request, Body)
-        found = queries.pool(organization=self.caller.organization, name=pool)
+        found = queries.pool_on_show(organization=self.caller.organization, name=pool)
         return data(answers.pool_view(self.caller, found))
 
     @operation(
@@ -313,7 +313,7 @@ class PoolByName(Operation):
         parse_query(request, Body)
         made, is_new = services.declare(actor=Actor.of(self.caller), name=pool, document=json_object(request))
         headers = {"Location": f"/v1/pools/{pool}"} if is_new else {}
-        made.refresh_from_db()
+        made = queries.pool_on_show(organization=made.organization_id, name=pool)
         return data(answers.pool_view(self.caller, made), 201 if is_new else 200, headers)
 
 
@@ -323,7 +323,10 @@ def how_it_stands(caller: Caller, request: HttpRequest, response: HttpResponse) 
     if row is None:
         named = json.loads(response.content)["data"]
         row = queries.request(caller=caller, pool=named["pool"], request_id=named["request_id"])
-    row = _settled(caller, row, parse_body(request, AskForSlots).wait_seconds, fetch=True)
+        row = _settled(caller, row, 0, fetch=True)
+    wait_seconds = parse_body(request, AskForSlots).wait_seconds
+    if wait_seconds and row.state in Request.UNCLEAN:
+        row = _settled(caller, row, wait_seconds, fetch=True)
     view = _request_view(caller, row)
     status = 201 if row.state == Request.State.READY else 202
     return data(view, status, {"Location": response.headers["Location"]})
@@ -639,7 +642,7 @@ class PumpPool(Operation):
     def post(self, request: HttpRequest, pool: str) -> HttpResponse:
         parse_body(request, Body)
         pumped = services.pump(organization=self.caller.organization, pool=pool)
-        found = queries.pool(organization=self.caller.organization, name=pool)
+        found = queries.pool_on_show(organization=self.caller.organization, name=pool)
         shown = self.caller.observes
         return data(
             {

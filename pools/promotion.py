@@ -38,6 +38,8 @@ def promote(pool: Pool, *, at: datetime, arrived: Request | None = None) -> None
         usable = list(_usable(pool, head, kept)[:missing])
         if len(usable) == missing:
             _assign(pool, head, usable, at=at)
+            if head.pk == (arrived.pk if arrived else None):
+                return
         elif not head.selector:
             # It can use any slot: what is free is kept for it.
             return

@@ -1,13 +1,14 @@
 """Reads of pools, through the caller's eyes."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from leasehub.db import clock
+from leasehub.db.clock import DatabaseNow
 from leasehub.errors import NotFound
 from leasehub.events.models import Event
 from leasehub.identity.authentication import Caller
@@ -36,6 +37,19 @@ def pools(*, organization: int) -> QuerySet[Pool]:
 def pool(*, organization: int, name: str) -> Pool:
     """Raises NotFound."""
     found = pools(organization=organization).filter(name=name).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def pool_on_show(*, organization: int, name: str) -> Pool:
+    """The pool, with ``at`` (database time) and ``is_served`` in the same look. Raises NotFound."""
+    alive = ServedQueue.objects.filter(
+        worker=OuterRef("worker"), seen_at__gt=DatabaseNow() - timedelta(seconds=SERVED_SECONDS)
+    )
+    found = (
+        pools(organization=organization).filter(name=name).annotate(at=DatabaseNow(), is_served=Exists(alive)).first()
+    )
     if found is None:
         raise NotFound
     return found
@@ -118,9 +132,9 @@ def shown_slots(*, pool: Pool) -> list[Held]:
     ]
 
 
-def queue(*, pool: Pool) -> list[Request]:
+def queue(*, pool: Pool, at: datetime) -> list[Request]:
     """Who waits, in order, but for those that have gone silent."""
-    silent = clock.now() - timedelta(milliseconds=pool.waiter_stale_ms)
+    silent = at - timedelta(milliseconds=pool.waiter_stale_ms)
     return list(
         Request.objects.filter(pool=pool, state=Request.State.QUEUED, seen_at__gte=silent)
         .select_related("principal")
@@ -169,7 +183,6 @@ def estimate(*, pool: Pool, position: int, at: datetime) -> Estimate:
 def estimates(*, pool: Pool, positions: Sequence[int], at: datetime) -> list[Estimate]:
     """How long places in the queue are likely to take, by one look at the slots."""
     last = max(positions, default=0)
-    average = moving_average(pool)
     # No more leases can matter than there are places, and the oldest end first.
     begun = (
         Slot.objects.filter(pool=pool, lease_id__isnull=False, is_declared=True, is_draining=False, is_broken=False)
@@ -177,10 +190,25 @@ def estimates(*, pool: Pool, positions: Sequence[int], at: datetime) -> list[Est
         .values_list("granted_at", flat=True)[: last or 1]
     )
     free = promotion.grantable(pool).order_by().values_list("pk", flat=True)[: last or 1]
+    return _estimates(pool, positions, at, begun=[start for start in begun if start is not None], free=len(free))
+
+
+def estimates_by(*, pool: Pool, positions: Sequence[int], at: datetime, slots: Iterable[Slot]) -> list[Estimate]:
+    """The same from slots that have been read already."""
+    usable = [slot for slot in slots if slot.is_declared and not slot.is_draining and not slot.is_broken]
+    begun = [slot.granted_at for slot in usable if slot.granted_at is not None]
+    free = sum(1 for slot in usable if slot.lease_id is None and not slot.is_busy)
+    return _estimates(pool, positions, at, begun=begun, free=free)
+
+
+def _estimates(
+    pool: Pool, positions: Sequence[int], at: datetime, *, begun: Sequence[datetime], free: int
+) -> list[Estimate]:
+    average = moving_average(pool)
     etas = better_etas_ms(
-        last,
-        free=len(free),
-        used_ms=[clock.milliseconds_between(start, at) for start in begun if start is not None],
+        max(positions, default=0),
+        free=free,
+        used_ms=[clock.milliseconds_between(start, at) for start in begun],
         durations_ms=pool.durations_ms,
         average_ms=average,
     )
@@ -220,7 +248,10 @@ def is_served(worker: str) -> bool:
 
 def served(pool: Pool) -> bool | None:
     """Whether a live worker runs the pool's commands; None when it has none."""
-    return is_served(pool.worker) if Declaration(pool.declaration).runs_commands else None
+    if not Declaration(pool.declaration).runs_commands:
+        return None
+    known: bool | None = getattr(pool, "is_served", None)
+    return is_served(pool.worker) if known is None else known
 
 
 def parse_id(text: str, prefix: str) -> uuid.UUID:

@@ -12,16 +12,19 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from leasehub.db import clock
 from leasehub.db.locks import lock_rows
 from leasehub.errors import Forbidden, NotFound, QuotaExceeded
 from leasehub.events.journal import record
 from leasehub.identity.authentication import Caller
+from leasehub.identity.models import Principal
 from leases import queries as lease_queries
 from leases import services as leases
 from leases.errors import LeaseLost, StaleToken
 from leases.granting import Grant
+from leases.models import Resource
 from leases.services import Actor
 from pools import commands, endings, labels, poolfile, queries
 from pools.errors import Busy, Saturated, Unsatisfiable
@@ -177,7 +180,7 @@ def _drop_unsatisfiable(pool: Pool, *, at: datetime) -> None:
             endings.drop(pool, request, "unsatisfiable", at=at)
 
 
-def _declared(pool: Pool, selector: Mapping[str, Any]) -> Any:
+def _declared(pool: Pool, selector: Mapping[str, Any]) -> QuerySet[Slot]:
     return labels.matching(Slot.objects.filter(pool=pool, is_declared=True), selector)
 
 
@@ -240,8 +243,8 @@ def request(
         selector=made.selector or None,
     )
     _promote_arrival(row, made, at=at, queue_changed=changed)
-    made.refresh_from_db()
-    made.pool = row
+    made.refresh_from_db(fields=["state", "ready_at"])
+    made.principal = Principal(pk=caller.principal, handle=caller.handle)
     if made.state == Request.State.QUEUED:
         _check_may_wait(row, made, at=at)
     if made.state == Request.State.READY:
@@ -531,7 +534,7 @@ def pump(*, organization: int, pool: str) -> Pumped:
     with transaction.atomic():
         row = locked_pool(organization, pool)
         at = clock.now()
-        reaped = _reap(row)
+        reaped = _reap(row, at)
         dropped = _drop_silent(row, at=at) + _drop_unclaimed(row, at=at)
         _check_broken(row, at=at)
         promote(row, at=at)
@@ -552,14 +555,14 @@ def _is_due(pool: Pool, at: datetime) -> bool:
     return (
         Request.objects.filter(pool=pool, state=Request.State.QUEUED, seen_at__lt=stale).exists()
         or _unclaimed(pool, at).exists()
-        or _due_leases(pool)[:1].exists()
+        or _due_leases(pool, at)[:1].exists()
         or _unchecked(pool, at).exists()
     )
 
 
 def has_dead_leases(pool: Pool) -> bool:
     """Whether a lease on a slot is due for a look: a waiter does not wait for the reaper."""
-    return bool(_due_leases(pool)[:1].exists())
+    return _due_leases(pool, clock.now())[:1].exists()
 
 
 def sweep(*, pool: Pool) -> None:
@@ -571,26 +574,30 @@ def sweep(*, pool: Pool) -> None:
 
 def _sweep(pool: Pool, *, at: datetime) -> bool:
     """Ends dead leases and silent waiters of a locked pool; whether that promoted others."""
-    reaped = _reap(pool)
+    reaped = _reap(pool, at)
     dropped = _drop_silent(pool, at=at)
     if dropped:
         promote(pool, at=at)
     return bool(reaped or dropped)
 
 
-def _reap(pool: Pool) -> list[tuple[Any, str]]:
+def _reap(pool: Pool, at: datetime) -> list[tuple[Any, str]]:
     ids = dict[str, Any]()
-    dead = [row for row in _due_leases(pool)[:SWEEP_BATCH] if leases.reap_owned(row)]
+    dead = [row for row in _due_leases(pool, at)[:SWEEP_BATCH] if leases.reap_owned(row)]
     if dead:
         names = [row.resource_id.partition("/")[2] for row in dead]
         ids = dict(Slot.objects.filter(pool=pool, slot_id__in=names).values_list("slot_id", "id_value"))
     return [(ids.get(row.resource_id.partition("/")[2]), row.holder or "") for row in dead]
 
 
-def _due_leases(pool: Pool) -> Any:
-    return lease_queries.due(resource_types=[RESOURCE_TYPE]).filter(
-        organization_id=pool.organization_id, resource_id__startswith=f"{pool.name}/"
-    )
+def _due_leases(pool: Pool, at: datetime) -> QuerySet[Resource]:
+    return Resource.objects.filter(
+        lease_id__isnull=False,
+        check_at__lte=at,
+        resource_type=RESOURCE_TYPE,
+        organization_id=pool.organization_id,
+        resource_id__startswith=f"{pool.name}/",
+    ).order_by("check_at")
 
 
 def _drop_silent(pool: Pool, *, at: datetime) -> list[Request]:
@@ -603,7 +610,7 @@ def _drop_silent(pool: Pool, *, at: datetime) -> list[Request]:
     ]
 
 
-def _unclaimed(pool: Pool, at: datetime) -> Any:
+def _unclaimed(pool: Pool, at: datetime) -> QuerySet[Request]:
     """Grants that nobody fetched in the claim window. A blocking waiter polls: its silence is enough."""
     window = at - timedelta(milliseconds=pool.claim_window_ms)
     silence = at - timedelta(milliseconds=min(pool.waiter_stale_ms, pool.claim_window_ms))
@@ -623,7 +630,7 @@ def _drop_unclaimed(pool: Pool, *, at: datetime) -> list[Request]:
     return dropped
 
 
-def _unchecked(pool: Pool, at: datetime) -> Any:
+def _unchecked(pool: Pool, at: datetime) -> QuerySet[Slot]:
     return Slot.objects.filter(
         pool=pool,
         is_broken=True,
