@@ -34,8 +34,10 @@ def scans() -> list[Scan]:
         Scan("reap leases that ran out", "leases.reap", settings.LEASEHUB_REAPER_SECONDS),
         Scan("expire handoffs past accept_by", "handoffs.expire", 5),
         Scan("delete checkpoints that ran out", "handoffs.prune_checkpoints", 60),
+        Scan("sweep pools", "pools.sweep", 5),
         Scan("number new events", "leasehub.stamp_feed", 2),
         Scan("forget old answers", "leasehub.forget_old_answers", 60),
+        Scan("forget old requests and runs of pools", "pools.forget", 3600),
         Scan("prune free resources", "leases.prune", 600),
     ]
 

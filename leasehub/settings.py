@@ -98,6 +98,10 @@ LEASEHUB_MAX_TTL_SECONDS = positive_int("LEASEHUB_MAX_TTL_SECONDS", 86400)
 LEASEHUB_REAPER_SECONDS = positive_int("LEASEHUB_REAPER_SECONDS", 5)
 # How long a remembered Idempotency-Key can be repeated.
 LEASEHUB_IDEMPOTENCY_HOURS = positive_int("LEASEHUB_IDEMPOTENCY_HOURS", 24, at_most=24 * 366)
+# Whether pools may declare commands: they are code that the workers run.
+LEASEHUB_COMMANDS = switch("LEASEHUB_COMMANDS", "on")
+# How many calls of a process may wait (wait_seconds) at a time; the others are answered at once.
+LEASEHUB_WAITING_CALLS = positive_int("LEASEHUB_WAITING_CALLS", 4, at_most=10_000)
 LEASEHUB_LOCK_TIMEOUT_MS = positive_int("LEASEHUB_LOCK_TIMEOUT_MS", 2000, at_most=600_000)
 LEASEHUB_STATEMENT_TIMEOUT_MS = positive_int("LEASEHUB_STATEMENT_TIMEOUT_MS", 5000, at_most=3_600_000)
 
@@ -178,6 +182,7 @@ INSTALLED_APPS = [
     "handoffs",
     "leasehub.dashboard",
     "django_htmx",
+    "pools",
 ]
 
 MIDDLEWARE = [

@@ -16,6 +16,9 @@ ENDED_BY = {
     "lease.released": "released",
     "lease.reaped": "reaped",
     "lease.force_released": "force_released",
+    # A slot's, where the pool says why (pools.ownership).
+    "pool.released": "released",
+    "pool.grant_failed": "failed",
 }
 # What a new acquisition says of the one it ended.
 ENDED_BY_SUCCESSOR = {

@@ -223,8 +223,10 @@ def reconcile(*, caller: Caller) -> Reconciled:
     at = clock.now()
     inside, foreign = _fenced(caller, seen[:RECONCILE_LIMIT])
     dead = [row.pk for row in inside if row.expires_at is not None and row.expires_at <= at]
+    found = queries.visible_leases(caller=caller).filter(pk__in=dead)
+    owners.lock(found)
     # Asked again under the lock: the dead lease may have made way for another one, even for a foreign one.
-    locked, taken_by_foreign = _fenced(caller, lock_rows(queries.visible_leases(caller=caller).filter(pk__in=dead)))
+    locked, taken_by_foreign = _fenced(caller, lock_rows(found))
     at = clock.now()
     reaped = [row for row in locked if row.expires_at is not None and row.expires_at <= at]
     for row in reaped:
@@ -259,11 +261,11 @@ def reap_due(*, batches: int = 50) -> int:
         total += reaped
         if looked_at < engine().REAP_BATCH:
             break
-    return total + sum(_reap_owned(row) for row in queries.due(resource_types=owners.types())[:REAP_OWNED_BATCH])
+    return total + sum(reap_owned(row) for row in queries.due(resource_types=owners.types())[:REAP_OWNED_BATCH])
 
 
 @transaction.atomic
-def _reap_owned(seen: Resource) -> bool:
+def reap_owned(seen: Resource) -> bool:
     """One lease of an owned resource, in a transaction of its own: its owner promotes the next in it."""
     row = _locked(Resource.objects.filter(pk=seen.pk, lease_id=seen.lease_id))
     if row is None or row.expires_at is None:
@@ -319,6 +321,25 @@ def grant(
         key=actor.key,
         data=data,
     )
+
+
+@transaction.atomic
+def keep_alive(*, lease_id: uuid.UUID) -> Grant:
+    """For the owner of a type: its own sign of life for a lease, while it works on the resource for the holder.
+
+    Raises LeaseLost once it has ended or run out.
+    """
+    row = lock_rows(Resource.objects.filter(lease_id=lease_id)).first()
+    at = clock.now()
+    if row is None or row.expires_at is None or row.ttl_ms is None:
+        raise LeaseLost(ended_by="released", ended_at=at)
+    if row.expires_at <= at:
+        raise LeaseLost(ended_by="expired", ended_at=row.expires_at)
+    expires_at = at + timedelta(milliseconds=row.ttl_ms)
+    if row.lifetime_ends_at is not None:
+        expires_at = min(expires_at, row.lifetime_ends_at)
+    Resource.objects.filter(pk=row.pk).update(heartbeat_at=at, expires_at=expires_at)
+    return Grant(lease_id, row.last_token, expires_at, at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,13 +49,15 @@ def operation(
     remembers: bool = True,
     shows_secret: bool = False,
     replayed: Callable[[Caller, dict[str, Any]], dict[str, Any]] | None = None,
+    settled: Callable[[Caller, HttpRequest, HttpResponse], HttpResponse] | None = None,
     summary: str,
 ) -> Callable[[Handler], Handler]:
     """One verb of the API: its name at every door, its ring, its contract.
 
     ``service_checks_key``: the hot path, whose one round trip checks the key too. ``remembers``: whether an
     Idempotency-Key counts (not for what is idempotent by nature). ``replayed`` brings a remembered answer up to
-    date. ``answers`` maps a status to the model of what stands under ``data``, or to None.
+    date. ``settled`` makes the answer out of the effect's, after its transaction: this is where a call may wait.
+    ``answers`` maps a status to the model of what stands under ``data``, or to None.
     """
 
     def decorate(handler: Handler) -> Handler:
@@ -67,6 +69,7 @@ def operation(
         marked.remembers = remembers
         marked.shows_secret = shows_secret
         marked.replayed = replayed
+        marked.settled = settled
         responses: dict[Any, Any] = {
             status: OpenApiResponse(enveloped(name, model) if model else None, description=summary)
             for status, model in answers.items()
@@ -98,14 +101,15 @@ class Operation(APIView):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
-            return self._answer(request, kwargs)
+            handler = self._handler(request)
+            response = self._answer(handler, request, kwargs)
+            return response if handler.settled is None else handler.settled(self.caller, request, response)
         except DomainError as error:
             return error_response(error)
         except (OperationalError, InterfaceError) as error:
             return error_response(failures.unavailable(error))
 
-    def _answer(self, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
-        handler = self._handler(request)
+    def _answer(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
         authorization = request.META.get("HTTP_AUTHORIZATION")
         key = request.META.get("HTTP_IDEMPOTENCY_KEY") if handler.remembers else None
         if key is None and handler.service_checks_key:

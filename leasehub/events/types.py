@@ -14,6 +14,17 @@ TYPES = (
     "handoff.expired",
     "handoff.completed",
     "checkpoint.saved",
+    "pool.declared",
+    "pool.queued",
+    "pool.granted",
+    "pool.ready",
+    "pool.released",
+    "pool.grant_failed",
+    "pool.dropped",
+    "pool.slot_broken",
+    "pool.slot_drained",
+    "pool.slot_undrained",
+    "pool.slot_repaired",
 )
 
 # Found quickly by walking back from the newest event; of every other type a server may have a handful in a million.

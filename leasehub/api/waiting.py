@@ -1,0 +1,35 @@
+"""Calls that wait for something to happen: bounded in number, without a transaction or a connection meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.conf import settings
+from django.db import connection
+
+Seen = TypeVar("Seen")
+
+LOOK_SECONDS = 0.25
+# A process has no more threads than it has: those that wait must leave room for those that work.
+_places = threading.BoundedSemaphore(settings.LEASEHUB_WAITING_CALLS)
+
+
+def wait(look: Callable[[], Seen], *, until: Callable[[Seen], bool], seconds: float, first: Seen) -> Seen:
+    """What was seen when it was what was waited for, when the time was up, or at once when no place is free.
+
+    Inside a transaction nothing new can be seen, so there is no waiting.
+    """
+    seen = first
+    if until(seen) or seconds <= 0 or connection.in_atomic_block or not _places.acquire(blocking=False):
+        return seen
+    try:
+        deadline = time.monotonic() + seconds
+        while not until(seen) and (rest := deadline - time.monotonic()) > 0:
+            if connection.vendor == "postgresql":
+                connection.close()
+            time.sleep(min(LOOK_SECONDS, rest))
+            seen = look()
+        return seen
+    finally:
+        _places.release()

@@ -1,0 +1,201 @@
+"""Asking for slots: at once, in the queue, no more."""
+
+from typing import Any
+
+from leasehub.events.models import Event
+from pools.models import Request, Slot
+from tests.conftest import Caster, error_of
+from tests.pools.conftest import Declare, ask, look, on_slot, slots, status
+
+
+def test_a_free_slot_is_granted_at_once(agent: Caster, declare: Declare) -> None:
+    declare(slots=[{"id": 1, "port": 4000}], grantEnv={"APP_PORT": "{port}"}, grantFields={"url": "http://h:{port}"})
+    response = agent.post("pools/e2e/requests", {"mode": "blocking"})
+    given = response.json()["data"]
+    assert response.status_code == 201
+    assert response.headers["Location"] == f"/v1/pools/e2e/requests/{given['request_id']}"
+    assert (given["state"], given["position"], given["eta_ms"]) == ("ready", None, None)
+    (grant,) = given["grants"]
+    assert grant["slot_id"] == 1
+    assert grant["attrs"] == {"port": 4000}
+    assert grant["env"] == {"APP_PORT": "4000"}
+    assert grant["url"] == "http://h:4000"
+    assert grant["ttl_minutes"] == 30
+    assert 0 < grant["expires_in_ms"] <= 30 * 60_000
+    assert agent.get(f"leases/{grant['lease_id']}").json()["data"]["resource_id"] == "e2e/1"
+
+
+def test_the_next_ones_wait_in_order_with_a_position_and_an_eta(
+    agent: Caster, teammate: Caster, declare: Declare
+) -> None:
+    declare(slots=slots(1))
+    first = ask(agent)
+    second, third = ask(teammate), ask(agent, mode="async")
+    assert (second["state"], second["position"], second["eta_ms"]) == ("queued", 1, 480_000)
+    assert (third["position"], third["eta_ms"]) == (2, 960_000)
+    assert on_slot(agent, first["grants"][0], "release").status_code == 200
+    assert look(teammate, second)["state"] == "ready"
+    assert look(agent, third)["position"] == 1
+
+
+def test_who_does_not_want_to_wait_is_told_what_waiting_would_mean(
+    agent: Caster, teammate: Caster, declare: Declare
+) -> None:
+    declare(slots=slots(1))
+    ask(agent)
+    refused = error_of(teammate.post("pools/e2e/requests", {"mode": "blocking", "no_wait": True}))
+    assert (refused["status"], refused["code"]) == (409, "SATURATED")
+    assert (refused["position"], refused["eta_ms"]) == (1, 480_000)
+    assert Request.objects.count() == 1
+
+
+def test_what_can_never_be_is_refused_at_once(agent: Caster, declare: Declare) -> None:
+    declare(slots=slots(2, region="eu"))
+    for wish in ({"count": 3}, {"selector": {"region": "us"}}, {"selector": {"region": "eu"}, "count": 3}):
+        refused = error_of(agent.post("pools/e2e/requests", {"mode": "blocking", **wish}))
+        assert (refused["status"], refused["code"]) == (422, "UNSATISFIABLE")
+
+
+def test_a_waiter_learns_when_the_pool_shrinks_below_its_wish(agent: Caster, declare: Declare) -> None:
+    declare(slots=slots(2))
+    ask(agent)
+    waiter = ask(agent, count=2)
+    declare(slots=slots(1))
+    refused = error_of(agent.get(f"pools/e2e/requests/{waiter['request_id']}"))
+    assert (refused["status"], refused["code"], refused["state"]) == (422, "UNSATISFIABLE", "dropped")
+
+
+def test_a_selector_waits_for_its_own_slots_alone(agent: Caster, teammate: Caster, declare: Declare) -> None:
+    declare(slots=[{"id": "a", "box": {"region": "eu"}, "tags": ["fast"]}, {"id": "b", "box": {"region": "us"}}])
+    held = ask(agent, selector={"box.region": "eu", "tags.0": "fast"})
+    assert held["grants"][0]["slot_id"] == "a"
+    waits = ask(teammate, selector={"box.region": "eu"})
+    passes_by = ask(teammate, selector={"box.region": "us"})
+    assert (waits["state"], passes_by["state"]) == ("queued", "ready")
+
+
+def test_a_large_request_is_not_starved_by_small_ones(agent: Caster, teammate: Caster, declare: Declare) -> None:
+    declare(slots=slots(2))
+    one, two = ask(agent), ask(agent)
+    large = ask(teammate, count=2)
+    small = ask(agent)
+    on_slot(agent, one["grants"][0], "release")
+    assert (look(teammate, large)["state"], look(agent, small)["state"]) == ("queued", "queued")
+    on_slot(agent, two["grants"][0], "release")
+    granted = look(teammate, large)
+    assert granted["state"] == "ready"
+    assert {grant["slot_id"] for grant in granted["grants"]} == {1, 2}
+    assert look(agent, small)["state"] == "queued"
+
+
+def test_a_silent_waiter_is_dropped_and_does_not_block_the_next(
+    agent: Caster, teammate: Caster, declare: Declare, clock: Any
+) -> None:
+    declare(slots=slots(1))
+    held, silent, next_one = ask(agent), ask(teammate), ask(agent)
+    clock.move(seconds=60)
+    look(agent, next_one)
+    clock.move(seconds=60)
+    look(agent, next_one)
+    on_slot(agent, held["grants"][0], "release")
+    assert look(agent, next_one)["state"] == "ready"
+    dropped = look(teammate, silent)
+    assert (dropped["state"], dropped["reason"]) == ("dropped", "silent")
+    assert Event.objects.get(type="pool.dropped").data["request_id"] == silent["request_id"]
+
+
+def test_a_waiter_does_not_wait_for_the_reaper(agent: Caster, teammate: Caster, declare: Declare, clock: Any) -> None:
+    declare(slots=slots(1), ttlMinutes=1)
+    held, waiter = ask(agent), ask(teammate)
+    clock.move(seconds=61)
+    assert look(teammate, waiter)["state"] == "ready"
+    lost = look(agent, held)
+    assert (lost["state"], lost["reason"], lost["grants"]) == ("lease_lost", "reaped", [])
+    beat = error_of(on_slot(agent, held["grants"][0], "heartbeat"))
+    assert (beat["status"], beat["code"], beat["ended_by"]) == (410, "LEASE_LOST", "reaped")
+    assert len(agent.get("leases/reaped").json()["data"]["leases"]) == 1
+
+
+def test_leaving_the_queue_and_giving_back(agent: Caster, teammate: Caster, declare: Declare) -> None:
+    declare(slots=slots(1))
+    held, waiter, last = ask(agent), ask(teammate), ask(agent)
+    address = f"pools/e2e/requests/{waiter['request_id']}"
+    assert error_of(agent.delete(address))["status"] == 404
+    assert teammate.delete(address).json()["data"]["state"] == "cancelled"
+    assert look(agent, last)["position"] == 1
+    assert agent.delete(f"pools/e2e/requests/{held['request_id']}").json()["data"]["state"] == "cancelled"
+    assert look(agent, last)["state"] == "ready"
+    assert teammate.delete(address).json()["data"]["state"] == "cancelled"
+
+
+def test_grants_that_nobody_fetches_go_back(agent: Caster, teammate: Caster, declare: Declare, clock: Any) -> None:
+    from pools import services
+
+    declare(slots=slots(1), claimWindowMs=60_000)
+    held, abandoned = ask(agent), ask(teammate, mode="async")
+    on_slot(agent, held["grants"][0], "release")
+    assert look(teammate, abandoned, "?peek=true")["grants"] == []
+    last = ask(agent)
+    clock.move(seconds=61)
+    services.sweep_pools()
+    assert look(agent, last)["state"] == "ready"
+    gone = look(teammate, abandoned)
+    assert (gone["state"], gone["reason"]) == ("dropped", "unclaimed")
+
+
+def test_a_fetched_grant_stays(agent: Caster, teammate: Caster, declare: Declare, clock: Any) -> None:
+    from pools import services
+
+    declare(slots=slots(1), claimWindowMs=60_000)
+    held, fetched = ask(agent), ask(teammate, mode="async")
+    on_slot(agent, held["grants"][0], "release")
+    assert len(look(teammate, fetched)["grants"]) == 1
+    clock.move(seconds=61)
+    services.sweep_pools()
+    assert look(teammate, fetched)["state"] == "ready"
+
+
+def test_others_see_a_request_without_its_grants(agent: Caster, teammate: Caster, declare: Declare) -> None:
+    declare()
+    given = ask(agent)
+    seen = look(teammate, given)
+    assert (seen["state"], seen["grants"]) == ("ready", [])
+    shown = status(teammate)
+    assert "fencing_token" not in str(shown)
+    assert {slot["holder"] for slot in shown["slots"]} == {"agent", None}
+
+
+def test_nothing_is_visible_across_organizations(agent: Caster, stranger: Caster, declare: Declare) -> None:
+    declare()
+    given = ask(agent)
+    nowhere = stranger.get("pools/nowhere").content
+    assert stranger.get("pools/e2e").content == nowhere
+    for response in (
+        stranger.get(f"pools/e2e/requests/{given['request_id']}"),
+        stranger.post("pools/e2e/requests", {"mode": "blocking"}),
+        stranger.post("pools/e2e/slots/1/drain"),
+        on_slot(stranger, given["grants"][0], "release"),
+    ):
+        assert (response.status_code, response.content) == (404, nowhere)
+
+
+def test_a_token_that_was_never_ones_own_is_stale(agent: Caster, teammate: Caster, declare: Declare) -> None:
+    declare(slots=slots(1))
+    (grant,) = ask(agent)["grants"]
+    assert error_of(on_slot(teammate, grant, "release"))["code"] == "STALE_TOKEN"
+    assert error_of(on_slot(agent, {**grant, "fencing_token": 7}, "heartbeat"))["code"] == "STALE_TOKEN"
+    assert on_slot(agent, grant, "heartbeat").json()["data"]["fencing_token"] == grant["fencing_token"]
+    assert on_slot(agent, grant, "release").json()["data"]["was_expired"] is False
+    assert error_of(on_slot(agent, grant, "release")) | {"ended_by": "released", "status": 410} == error_of(
+        on_slot(agent, grant, "release")
+    )
+
+
+def test_a_repeated_request_takes_one_place(agent: Caster, declare: Declare) -> None:
+    declare(slots=slots(1))
+    key = {"Idempotency-Key": "once"}
+    answers = [agent.request("POST", "pools/e2e/requests", {"mode": "blocking"}, **key) for _ in range(2)]
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["data"]["request_id"] for answer in answers}) == 1
+    assert Request.objects.count() == 1
+    assert Slot.objects.exclude(lease_id=None).count() == 1
