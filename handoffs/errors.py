@@ -4,6 +4,8 @@ from leasehub.errors import DomainError, NotFound, ValidationError
 class UnknownAddressee(NotFound):
     """Nobody of that handle can be handed work."""
 
+    members = ("did_you_mean",)
+
     def __init__(self, did_you_mean: list[str]) -> None:
         super().__init__(did_you_mean=did_you_mean)
 
@@ -27,6 +29,7 @@ class VersionConflict(DomainError):
 
     code = "VERSION_CONFLICT"
     status = 409
+    members = ("current_version",)
 
     def __init__(self, current_version: int) -> None:
         super().__init__(current_version=current_version)
