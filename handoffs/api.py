@@ -38,7 +38,7 @@ from leasehub.identity.errors import MissingRing, OutsideFence
 from leasehub.identity.models import Principal
 from leasehub.identity.rings import ACT, OBSERVE
 from leases import services as leases
-from leases.errors import StaleToken
+from leases.errors import Conflict, StaleToken
 from leases.models import Resource, public_lease_id
 
 MAX_NOTES = 50
@@ -405,7 +405,7 @@ class ResolveHandoff(Operation):
         ring=ACT,
         body=ResolveHandoffBody,
         answers={200: ResolvedHandoff},
-        errors=[NotFound, NotTheAddressee, OutsideFence],
+        errors=[NotFound, NotTheAddressee, OutsideFence, Conflict],
         replayed=still_moved,
         summary="Accept, which moves the offered leases, or reject with a reason",
     )

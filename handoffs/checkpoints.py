@@ -22,7 +22,8 @@ from leases.services import Actor
 KEPT_VERSIONS = 10
 MIN_TTL_SECONDS = 60
 MAX_TTL_SECONDS = 2_592_000
-PRUNE_BATCH = 500
+# Small, because a transaction keeps every other writer of SQLite waiting.
+PRUNE_BATCH = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,21 @@ def save(
     return head
 
 
-def prune() -> int:
-    """Deletes checkpoints that ran out, one batch. How many."""
+def prune(*, batches: int = 20) -> int:
+    """The scan: deletes checkpoints that ran out. How many."""
+    total = 0
+    for _ in range(batches):
+        ran_out = Checkpoint.objects.filter(expires_at__lte=clock.now()).order_by("expires_at")
+        due = list(ran_out.values_list("pk", flat=True)[:PRUNE_BATCH])
+        total += _prune(due) if due else 0
+        if len(due) < PRUNE_BATCH:
+            break
+    return total
+
+
+def _prune(due: list[int]) -> int:
     with transaction.atomic():
         at = clock.now()
-        ran_out = Checkpoint.objects.filter(expires_at__lte=at).order_by("expires_at")
-        due = list(ran_out.values_list("pk", flat=True)[:PRUNE_BATCH])
         rows = lock_rows(Checkpoint.objects.filter(pk__in=due, expires_at__lte=at), skip_locked=True)
         pruned = list(rows.values_list("pk", flat=True))
         Checkpoint.objects.filter(pk__in=pruned).delete()

@@ -26,7 +26,8 @@ from leasehub.identity.models import Principal
 from leases import services as leases
 from leases.services import Actor, Transferred
 
-EXPIRE_BATCH = 500
+# Small, because a transaction keeps every other writer of SQLite waiting.
+EXPIRE_BATCH = 50
 # An agent that is handed a lease beats at once; a person has the working day.
 PERSON_TTL_SECONDS = 8 * 3600
 LONGEST_WAIT = timedelta(days=366)
@@ -126,7 +127,7 @@ def accept(
     """Take the work over, and its leases with it: new ids, larger tokens, the full ttl from now.
 
     What was offered and has ended or run out meanwhile is lost, and is told. Raises NotTheAddressee, NotFound when
-    it is resolved already or past accept_by.
+    it is resolved already or past accept_by, Conflict while an offered slot is being prepared.
     """
     if ttl_seconds is not None:
         leases.check_ttl(ttl_seconds)
@@ -211,19 +212,27 @@ def complete(*, actor: Actor, handoff_id: uuid.UUID, result: Any = None) -> Hand
     return handoff
 
 
-def expire_due() -> int:
+def expire_due(*, batches: int = 20) -> int:
     """The scan: what is past accept_by goes back to its giver. How many. Harmless when run twice or never."""
-    with transaction.atomic():
+    total = 0
+    for _ in range(batches):
         late = queries.due(limit=EXPIRE_BATCH)
+        total += _expire(late) if late else 0
+        if len(late) < EXPIRE_BATCH:
+            break
+    return total
+
+
+def _expire(late: list[int]) -> int:
+    with transaction.atomic():
         # Whoever holds a row decides it.
         pending = Handoff.objects.filter(pk__in=late, status=Status.PENDING).select_related("addressee")
         rows = list(lock_rows(pending, skip_locked=True))
         at = clock.now()
-        due = [row for row in rows if row.status_at(at) == Status.EXPIRED]
-        for handoff in due:
+        for handoff in rows:
             _give_back(handoff, Status.EXPIRED, at=at)
             _record("handoff.expired", handoff, at=at, actor=None)
-    return len(due)
+    return len(rows)
 
 
 def hash_of_state(content: dict[str, Any]) -> str:

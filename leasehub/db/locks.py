@@ -1,8 +1,8 @@
 """The one place that builds row locks, and the lock of a whole installation.
 
 The order everywhere: idempotency key, handoff, pools by id, requests, slots and tasks by id, resource rows by
-id, feed last. Look up unlocked, lock the owner, read again. Read the clock after the lock, never before:
-otherwise a call that waited for the lock can renew a lease that ran out meanwhile.
+id, checkpoint heads, feed last. Look up unlocked, lock the owner, read again. Read the clock after the lock, never
+before: otherwise a call that waited for the lock can renew a lease that ran out meanwhile.
 """
 
 import fcntl

@@ -2,11 +2,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models import ProtectedError
 
-from handoffs import services
+from handoffs import queries, services
 from handoffs.models import Handoff
 from leasehub.db.clock import iso
 from leasehub.identity import services as identity
+from leasehub.identity.models import Principal
 from tests.conftest import Caster, cast, error_of
 from tests.handoffs.conftest import events_of, resolve, send, sent, show
 
@@ -376,3 +380,52 @@ def test_refusals_name_what_is_wrong(agent: Caster, teammate: Caster) -> None:
     assert resolve(fenced, handoff_id).status_code == 403
     assert send(agent, teammate, lease_ids="x").status_code == 400
     assert show(agent, handoff_id)["status"] == "pending"
+
+
+def test_more_than_a_batch_expires_in_one_scan(agent: Caster, teammate: Caster, clock: Any) -> None:
+    accept_by = clock.now() + timedelta(seconds=30)
+    Handoff.objects.bulk_create(handoffs(agent, teammate, services.EXPIRE_BATCH + 1, accept_by=accept_by))
+    clock.move(seconds=31)
+    assert services.expire_due() == services.EXPIRE_BATCH + 1
+    assert set(Handoff.objects.values_list("status", flat=True)) == {"expired"}
+
+
+def handoffs(giver: Caster, to: Caster, count: int, **members: Any) -> list[Handoff]:
+    return [
+        Handoff(
+            organization=giver.principal.organization,
+            giver=giver.principal,
+            addressee=to.principal,
+            subject_id=f"s{number}",
+            created_at=giver.principal.created_at,
+            **members,
+        )
+        for number in range(count)
+    ]
+
+
+def test_boxes_and_the_scan_read_their_indexes(agent: Caster, teammate: Caster, third: Caster, clock: Any) -> None:
+    Handoff.objects.bulk_create(handoffs(agent, teammate, 3000) + handoffs(third, agent, 20))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE handoffs_handoff")
+    at = clock.now()
+    plans = {
+        "handoff_inbox": queries.inbox(principal=agent.principal.pk, at=at),
+        "handoff_sent": queries.sent(principal=third.principal.pk, at=at),
+    }
+    for index, rows in plans.items():
+        assert index in rows.order_by("pk")[:51].explain(), index
+    due = Handoff.objects.filter(status="pending", accept_by__lte=at).order_by("accept_by")[:50]
+    assert "handoff_due" in due.explain()
+
+
+def test_a_party_is_never_deleted_and_a_user_that_is_loses_nothing(agent: Caster, teammate: Caster) -> None:
+    person = cast(agent.principal.organization, "person")
+    user = User.objects.create_user("person")
+    Principal.objects.filter(pk=person.principal.pk).update(user=user, kind="human")
+    handoff_id = sent(agent, person)
+    user.delete()
+    assert show(agent, handoff_id)["to_principal"] == "person"
+    assert resolve(person, handoff_id).status_code == 200
+    with pytest.raises(ProtectedError):
+        Principal.objects.get(handle="person").delete()
