@@ -48,6 +48,8 @@ def run(folder: Path, databases: list[str]) -> dict[str, int]:
 def start(database: str, data: Path, output: Path | None) -> "subprocess.Popen[bytes]":
     data.mkdir()
     environment = {
+        # Making and dropping the test database takes longer than a request may, on a busy machine.
+        "LEASEHUB_STATEMENT_TIMEOUT_MS": "60000",
         **os.environ,
         "LEASEHUB_DATA": str(data),
         "LEASEHUB_SECRET_KEY": SECRET_KEY,

@@ -42,7 +42,8 @@ def test_one_lease_for_all(agent: Caster) -> None:
         headers = {"Idempotency-Key": f"round-{round_number}"}
         answers = at_once(lambda _, headers=headers, name=f"r{round_number}": acquire(agent, headers, resource_id=name))  # type: ignore[misc]
         statuses = Counter(answer.status_code for answer in answers)
-        assert set(statuses) <= {201, 409}, statuses
+        # On SQLite a writer that waited for too many others is told to come back as well.
+        assert set(statuses) <= {201, 409, 503}, statuses
         leases = {answer.json()["data"]["lease_id"] for answer in answers if answer.status_code == 201}
         assert len(leases) == 1
         in_progress = [answer.json()["error"]["code"] for answer in answers if answer.status_code == 409]
@@ -62,7 +63,7 @@ def test_different_requests_under_one_key_have_one_effect(agent: Caster) -> None
     headers = {"Idempotency-Key": "mixed"}
     answers = at_once(lambda number: acquire(agent, headers, resource_id=f"r{number % 2}"))
     statuses = Counter(answer.status_code for answer in answers)
-    assert statuses[201] + statuses[422] + statuses[409] == THREADS
+    assert sum(statuses[status] for status in (201, 422, 409, 503)) == THREADS
     assert statuses[201] >= 1 <= statuses[422]
     assert Event.objects.count() == 1
 

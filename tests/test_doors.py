@@ -1,0 +1,80 @@
+"""A verb has one name at every door: service, route, event, command line."""
+
+import inspect
+from importlib import import_module
+
+from leasehub import cli
+from leasehub.events.types import TYPES
+from leases import services
+from tests import contract
+
+# For owners of types alone (queues, pools, handoffs): nobody calls these from outside.
+FOR_OWNERS = {"grant", "transfer"}
+# Questions: a query answers them, and nothing is journaled.
+READS = {"list", "show", "status", "reaped"}
+# The command line beats one lease at a time, forces with ``release --force``, and asks by resource.
+NOT_ON_THE_COMMAND_LINE = {"heartbeats", "force_release", "show", "reaped"}
+# What each event tells of: heartbeats are not journaled, and a sweep journals what it reaps.
+EVENTS = {
+    "lease.acquired": "acquire",
+    "lease.taken_over": "acquire",
+    "lease.released": "release",
+    "lease.force_released": "force_release",
+    "lease.reaped": "reap",
+    "lease.transferred": "transfer",
+}
+UNJOURNALED = {"heartbeat", "heartbeats", "reconcile"}
+
+
+def verbs() -> set[str]:
+    """The services that somebody from outside may call: keyword-only, with a caller or an actor."""
+    found = set()
+    for name, function in inspect.getmembers(services, inspect.isfunction):
+        parameters = inspect.signature(function).parameters.values()
+        keyword_only = all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
+        who = {parameter.name for parameter in parameters} & {"caller", "actor"}
+        if function.__module__ == services.__name__ and not name.startswith("_") and keyword_only and who:
+            found.add(name)
+    return found - FOR_OWNERS
+
+
+def routes(word: str) -> set[str]:
+    ids = {operation["operationId"] for operation in contract.operations().values()}
+    return {name.removeprefix(f"{word}_") for name in ids if name.startswith(f"{word}_")}
+
+
+def commands(word: str) -> set[str]:
+    return {verb.removeprefix(f"{word} ") for verb in cli.VERBS if verb.startswith(f"{word} ")}
+
+
+def test_there_are_verbs() -> None:
+    assert verbs() >= {"acquire", "heartbeat", "release", "force_release", "reap", "reconcile"}
+    assert {name for name, _ in inspect.getmembers(services, inspect.isfunction)} >= FOR_OWNERS
+
+
+def test_every_verb_of_the_lease_has_its_route_and_every_route_its_verb() -> None:
+    assert routes("lease") == verbs() | READS
+
+
+def test_every_verb_of_the_lease_has_its_event_and_every_event_its_verb() -> None:
+    assert {name for name in TYPES if name.startswith("lease.")} == set(EVENTS)
+    assert set(EVENTS.values()) | UNJOURNALED == verbs() | {"transfer"}
+
+
+def test_every_verb_of_the_lease_is_on_the_command_line_and_nothing_else() -> None:
+    assert commands("lease") == (verbs() | READS) - NOT_ON_THE_COMMAND_LINE
+
+
+def test_every_verb_of_a_key_on_the_command_line_is_a_route() -> None:
+    assert commands("key") == routes("key")
+
+
+def test_every_command_is_a_function() -> None:
+    for module, name in cli.VERBS.values():
+        assert callable(getattr(import_module(f"leasehub.cli.{module}"), name))
+
+
+def test_a_path_says_the_verb_that_its_operation_says() -> None:
+    for (_, path), operation in contract.operations().items():
+        word = path.removeprefix("/v1/").split("/")[0].rstrip("s")
+        assert operation["operationId"].startswith(word), (path, operation["operationId"])
