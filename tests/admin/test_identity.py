@@ -1,7 +1,11 @@
+from types import SimpleNamespace
+
 from django.contrib import admin
 from django.contrib.auth.models import User
+from django.http import HttpRequest
 from django.test import Client
 
+from leasehub.identity.admin import PrincipalAdmin
 from leasehub.identity.models import Organization, Principal, RememberedAnswer
 from tests.admin.conftest import act
 from tests.conftest import Caster
@@ -44,12 +48,13 @@ def test_a_handle_must_be_legal_and_new(root: Client, agent: Caster):
     assert "already exists" in root.post("/admin/identity/principal/add/", again).content.decode()
 
 
-def test_saving_a_form_opened_before_does_not_bring_a_retired_principal_back(root: Client, agent: Caster):
-    """The page writes what it shows, not the whole row."""
-    page = f"/admin/identity/principal/{agent.principal.pk}/change/"
-    root.get(page)
-    act(root, "identity/principal", "retire", agent.principal.pk)
-    root.post(page, {"display_name": "Renamed", "user": ""})
+def test_saving_does_not_bring_a_principal_back_that_was_retired_meanwhile(root: Client, agent: Caster):
+    """Between reading the row and writing it: what the form does not show is not written."""
+    stale = Principal.objects.get(pk=agent.principal.pk)
+    act(root, "identity/principal", "retire", stale.pk)
+    stale.display_name = "Renamed"
+    page = PrincipalAdmin(Principal, admin.site)
+    page.save_model(HttpRequest(), stale, SimpleNamespace(changed_data=["display_name"]), change=True)
     agent.principal.refresh_from_db()
     assert agent.principal.display_name == "Renamed" and agent.principal.retired_at is not None
 

@@ -48,10 +48,11 @@ def test_installing_again_changes_nothing():
     assert list(PeriodicTask.objects.order_by("pk").values()) == before
 
 
-def test_what_an_admin_changed_stays():
+def test_what_an_admin_changed_stays_whatever_the_settings_say(settings: Any):
     slow = IntervalSchedule.objects.create(every=1, period=IntervalSchedule.MINUTES)
     PeriodicTask.objects.filter(name=REAPER).update(interval=slow, enabled=False, expire_seconds=77)
     PeriodicTask.objects.create(name="mine", task="leases.reap", interval=slow)
+    settings.LEASEHUB_REAPER_SECONDS = 9
     schedule.install()
     row = PeriodicTask.objects.get(name=REAPER)
     assert (row.interval, row.enabled, row.expire_seconds) == (slow, False, 77)

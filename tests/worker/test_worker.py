@@ -123,8 +123,6 @@ def has_ended(process: int) -> bool:
 @pytest.mark.processes
 def test_a_prefork_worker_reaps(installation: Installation):
     """`celery -A leasehub worker`, as a fleet runs it; with beat inside, since the test's broker is in memory."""
-    if not installation.environment["DATABASE_URL"]:
-        pytest.skip("on SQLite the embedded worker runs, with threads")
     installation.bootstrap()
     expire(installation, "first", count=5)
     code = (
