@@ -1,11 +1,13 @@
 """The README's tour, as it stands, against a server that its own command started."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +75,26 @@ def test_the_tour_works_as_it_stands(served_folder: Path) -> None:
     assert "never printed" not in shown
     assert "now it is my turn" in shown
     assert shown.count('"lease.released"') == 2
+    assert_the_queue_was_drained(served_folder, shown)
+
+
+def assert_the_queue_was_drained(served_folder: Path, shown: str) -> None:
+    """By the worker that was left: the killed one says nothing."""
+    assert shown.count('"code":"empty"') == 1, shown
+    assert '"returned":0,"lost":0' in shown
+    for depth in ("ready", "delayed", "leased", "dead"):
+        assert f'"{depth}": 0' in shown
+    events = json.loads(leasehub_says(served_folder, "/v1/events?types=task.completed,lease.reaped"))["data"]["events"]
+    types = [event["type"] for event in events]
+    assert (types.count("task.completed"), types.count("lease.reaped")) == (5, 1)
+
+
+def leasehub_says(served_folder: Path, path: str) -> bytes:
+    known = json.loads((served_folder / ".leasehub" / "credentials.json").read_text())
+    request = urllib.request.Request(known["url"] + path, headers={"Authorization": f"Bearer {known['token']}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        said: bytes = answer.read()
+    return said
 
 
 def test_the_tour_has_every_block() -> None:

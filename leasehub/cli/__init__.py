@@ -18,6 +18,15 @@ VERBS = {
     "lease reap": ("sweep", "reap"),
     "lease list": ("sweep", "list_leases"),
     "lease reconcile": ("sweep", "reconcile"),
+    "task put": ("task", "put"),
+    "task claim": ("task", "claim"),
+    "task heartbeat": ("task", "heartbeat"),
+    "task complete": ("task", "complete"),
+    "task fail": ("task", "fail"),
+    "task return": ("task", "give_back"),
+    "task show": ("task", "show"),
+    "task retry": ("task", "retry"),
+    "queue status": ("task", "queue_status"),
     "key create": ("key", "create"),
     "key list": ("key", "list_keys"),
     "key revoke": ("key", "revoke"),
@@ -26,6 +35,7 @@ VERBS = {
     "whoami": ("key", "whoami"),
     "version": ("version", "version"),
     "run": ("run", "run"),
+    "work": ("work", "work"),
     "up": ("up", "up"),
 }
 

@@ -10,7 +10,7 @@ class Flags(dict[str, str]):
 
     def required(self, *names: str) -> None:
         for name in names:
-            if name not in self:
+            if not self.get(name):
                 raise Usage(f"{self.verb} needs --{name}")
 
 

@@ -5,6 +5,10 @@ import select
 import signal
 import socket
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -13,21 +17,28 @@ def readable(seconds: float, *sources: int | socket.socket) -> list[int | socket
 
 
 class Signals:
-    """One that was ignored when the process started (by nohup, say) stays ignored."""
+    """One that was ignored when the process started (by nohup, say) stays ignored. ``at_once`` is called as soon
+    as one arrives, even amid a wait for the server."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: "Callable[[], None]" = lambda: None) -> None:
         self.received: list[int] = []
+        self._at_once = at_once
         self._wake, waking = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(waking, False)
         for number in ENDING:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: self.received.append(number))
+                signal.signal(number, self._receive)
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
 
-    def wait(self, seconds: float, *also: socket.socket) -> bool:
-        """True when one of the sockets has something to read; ends early when a signal arrives."""
+    def _receive(self, number: int, frame: object) -> None:
+        self.received.append(number)
+        self._at_once()
+
+    def wait(self, seconds: float, *also: int | socket.socket) -> list[int | socket.socket]:
+        """Those of the others that have something to read; ends early when a signal arrives."""
         ready = readable(seconds, self._wake, *also)
         if self._wake in ready:
             os.read(self._wake, 512)
-        return any(one in ready for one in also)
+            ready.remove(self._wake)
+        return ready

@@ -1,12 +1,17 @@
 """leasehub task put|claim|heartbeat|complete|fail|return|show|retry, and leasehub queue status."""
 
+import math
+import time
+
 from leasehub.cli import credentials, flags, jsontext
-from leasehub.cli.failures import Usage
+from leasehub.cli.failures import Refused, Usage
+from leasehub.cli.lease import outside_fence
 from leasehub.cli.output import emit
-from leasehub.cli.wire import Connection, Members, fresh_key, quoted
+from leasehub.cli.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
 # How long one request to the server waits at most; a longer wait is made of several.
 SERVER_WAIT_SECONDS = 25
+CROWDED_SECONDS = 1.0
 CLAIM = ("queue", "holder", "ttl-seconds", "wait-seconds", "count")
 
 
@@ -35,14 +40,17 @@ def put(arguments: list[str]) -> int:
 def claim(arguments: list[str]) -> int:
     given = flags.read("task claim", arguments, values=CLAIM, switches=("pretty",))
     given.required("queue")
-    answer = claim_within(connection(), claim_body(given), wait_of(given))
+    try:
+        answer = _claim_within(connection(), _claim_body(given), _wait_of(given))
+    except Refused as refused:
+        raise outside_fence(refused) from None
     if answer is None:
         message = f"queue {given['queue']} has no task to claim"
         return emit({"ok": False, "code": "empty", "message": message}, pretty="pretty" in given)
     return _ok("claimed", answer, given)
 
 
-def claim_body(given: flags.Flags) -> dict[str, object]:
+def _claim_body(given: flags.Flags) -> dict[str, object]:
     body: dict[str, object] = {"queue": given["queue"]}
     if "holder" in given:
         body["holder"] = given["holder"]
@@ -52,21 +60,27 @@ def claim_body(given: flags.Flags) -> dict[str, object]:
     return body
 
 
-def wait_of(given: flags.Flags) -> int:
+def _wait_of(given: flags.Flags) -> int:
     return flags.whole("wait-seconds", given.get("wait-seconds", "0"), most=86400)
 
 
-def claim_within(server: Connection, body: dict[str, object], wait_seconds: int) -> Members | None:
+def _claim_within(server: Connection, body: dict[str, object], wait_seconds: int) -> Members | None:
     """A claim, or None when there was nothing to claim for so long."""
-    left = wait_seconds
+    give_up = time.monotonic() + wait_seconds
+    left: float = wait_seconds
     while True:
-        now = min(left, SERVER_WAIT_SECONDS)
-        server.timeout = now + 10.0
+        asked = min(math.ceil(left), SERVER_WAIT_SECONDS)
+        server.timeout = TIMEOUT_SECONDS + asked
+        began = time.monotonic()
         # A key of its own for each request: a claim whose answer was lost is found again.
-        answer = server.call("POST", "/v1/leases/hot-claim", {**body, "wait_seconds": now}, key=fresh_key())
-        left -= now
+        answer = server.call("POST", "/v1/leases/hot-claim", {**body, "wait_seconds": asked}, key=fresh_key())
+        now = time.monotonic()
+        left = give_up - now
         if answer or left <= 0:
             return answer or None
+        if now - began < asked:
+            # So many wait at the server that this call could not.
+            time.sleep(min(CROWDED_SECONDS, left))
 
 
 def heartbeat(arguments: list[str]) -> int:
@@ -134,9 +148,11 @@ def connection() -> Connection:
 
 def json_of(name: str, text: str) -> object:
     try:
-        return jsontext.parse(text)
-    except ValueError:
-        raise Usage(f"--{name} must be JSON, not {text!r}") from None
+        value: object = jsontext.parse(text)
+        jsontext.compact(value)
+    except (ValueError, RecursionError) as error:
+        raise Usage(f"--{name} is not valid JSON: {error}") from None
+    return value
 
 
 def _of_task(

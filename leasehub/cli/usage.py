@@ -8,6 +8,15 @@ LINES = {
     "lease reap": "--kind K",
     "lease list": "",
     "lease reconcile": "",
+    "task put": "--queue Q [--payload JSON] [--priority N] [--delay-seconds N] [--max-attempts N] [--dedupe-key TEXT]",
+    "task claim": "--queue Q [--holder H] [--ttl-seconds N] [--wait-seconds N] [--count N]",
+    "task heartbeat": "--task ID --token N [--ttl-seconds N]",
+    "task complete": "--task ID --token N [--result JSON]",
+    "task fail": "--task ID --token N --error TEXT [--retry-in-seconds N] [--final]",
+    "task return": "--task ID --token N",
+    "task show": "--task ID",
+    "task retry": "--task ID",
+    "queue status": "[--queue Q]",
     "key create": "--principal HANDLE [--kind agent|service|human] [--label TEXT] [--rings 1,2,3] "
     "[--holder-pattern REGEX] [--expires-at TIME]",
     "key list": "",
@@ -17,6 +26,7 @@ LINES = {
     "whoami": "",
     "version": "",
     "run": "--resource TYPE/ID [--ttl-seconds N] [--holder H] [--purpose TEXT] [--wait-seconds N] -- COMMAND",
+    "work": "--queue Q [--concurrency N] [--ttl-seconds N] [--holder H] [--until-empty] [--wait-seconds N] -- COMMAND",
     "up": "[--data DIR] [--host ADDRESS] [--port N]",
 }
 
@@ -25,6 +35,20 @@ NOTES = {
 Every lease verb takes --pretty and --owner-pattern REGEX (or LEASE_OWNER_PATTERN; anchored, Python syntax).
 The owner is --owner, else LEASE_OWNER, else the key's principal. A kind K is the resource (kind, K).
 --ttl is minutes, fractions allowed; a token is the number that acquire answered.""",
+    "task": """\
+A claim is a lease on the task: its token is the number that claim answered. Without a heartbeat until its time
+is up the task returns to its queue. `fail` has it tried again after a while, until its attempts are used up or
+with --final not at all; `return` gives it back unfinished; `retry` revives a dead one, and is an operator's.""",
+    "work": """\
+Claims the tasks of a queue and runs COMMAND for each, with the payload as JSON on stdin and the claim in
+LEASEHUB_TASK_ID, LEASEHUB_FENCING_TOKEN, LEASEHUB_LEASE_ID, LEASEHUB_ATTEMPT, LEASEHUB_QUEUE, LEASEHUB_HOLDER
+and LEASEHUB_URL, beating from the background. Exit 0 completes the task: COMMAND's stdout is its result, as JSON
+when it is JSON, else as text, up to 64 KiB. Any other ending fails it, with the end of stderr as the error.
+A lost claim stops COMMAND. A signal is passed on, tasks that were being worked on are given back, and what is
+left of COMMAND after ten seconds, or at a second signal, is killed.
+--until-empty ends when nothing in the queue is ready, delayed or claimed by anybody (the key needs RING-1);
+--wait-seconds N ends when there has been nothing to claim for so long. Otherwise it works until a signal.
+At the end stdout says {"ok":true,"code":"stopped"|"empty","completed":n,"failed":n,"returned":n,"lost":n}.""",
     "run": """\
 Runs COMMAND while holding a lease that it beats from the background. Stops COMMAND and all its descendants
 when the lease is lost, or when the server has been away until the lease's own deadline; what COMMAND leaves

@@ -26,6 +26,9 @@ class Leases:
         self.rows = {}
         self.remembered = {}
         self.tokens = {}
+        # Payloads that wait in the one queue, and the results that came of them.
+        self.tasks = []
+        self.results = []
         self.lock = threading.Lock()
 
     def now(self):
@@ -48,6 +51,10 @@ class Leases:
                 return 201, self.acquire(principal, body)
             case "GET", ["leases", "status"]:
                 return 200, self.view(principal, query["resource_type"], query["resource_id"])
+            case "POST", ["leases", "hot-claim"]:
+                return (200, self.claim(principal, body)) if self.tasks else (204, None)
+            case "POST", ["tasks", task_id, "complete"]:
+                return 200, self.complete(principal, task_id, body)
             case "POST", ["leases", lease_id, "heartbeat"]:
                 return 200, self.heartbeat(principal, lease_id, body["fencing_token"])
             case "DELETE", ["leases", lease_id]:
@@ -91,6 +98,21 @@ class Leases:
             "expires_at": iso(row["expires"]),
         }
         return {**self.figures(new), "took_over_expired": bool(row), "previous": previous}
+
+    def claim(self, principal, body):
+        task_id = f"t_{uuid.uuid4().hex}"
+        resource = {"resource_type": "task", "resource_id": task_id}
+        payload = self.tasks.pop(0)
+        self.acquire(principal, {**body, **resource, "ttl_seconds": body.get("ttl_seconds", 300), "payload": payload})
+        row = self.rows["task", task_id]
+        return {**self.figures(row), "task_id": task_id, "attempt": 1, "payload": payload}
+
+    def complete(self, principal, task_id, body):
+        row = self.rows.get(("task", task_id))
+        self.heartbeat(principal, row and row["lease_id"], body["fencing_token"])
+        del self.rows["task", task_id]
+        self.results.append(body.get("result"))
+        return {"task_id": task_id, "state": "done", "ready_at": None}
 
     def figures(self, row):
         return {
@@ -201,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
         return status, {"data": data}
 
     def reply(self, status, document):
-        self.reply_with(status, json.dumps(document).encode())
+        self.reply_with(status, b"" if status == 204 else json.dumps(document).encode())
 
     def reply_with(self, status, content, **headers):
         self.send_response(status)

@@ -1,0 +1,150 @@
+"""A command under a lease: beaten from the background, stopped when the lease is lost, watched to its end."""
+
+import contextlib
+import os
+import signal
+import time
+
+from leasehub.cli import credentials
+from leasehub.cli.failures import Failure, Refused, Unreachable
+from leasehub.cli.guardian import Guardian
+from leasehub.cli.heartbeat import LONGEST_WAIT_SECONDS, Deadline, Heartbeat
+from leasehub.cli.output import say
+from leasehub.cli.signals import Signals
+from leasehub.cli.wire import Connection, Members
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leasehub.cli.streams import Stream
+
+RELEASE_ATTEMPTS = 3
+# How long the command may take to end: after a signal to leasehub itself, and after the lease was lost, when
+# another may hold the resource already.
+SIGNALLED_SECONDS = 10.0
+LOST_SECONDS = 2.0
+
+
+class Hold:
+    """The lease that the command runs under. Its time counts from when it was first asked for."""
+
+    def __init__(self, answer: Members, *, sent_at: float, ttl_seconds: float) -> None:
+        self.lease_id = str(answer["lease_id"])
+        self.fencing_token = int(answer["fencing_token"])
+        self.expires_at = str(answer["expires_at"])
+        self.ttl_seconds = ttl_seconds
+        seconds = min(ttl_seconds, answer["expires_in_ms"] / 1000)
+        self.deadline = Deadline(sent_at=sent_at, seconds=seconds)
+
+
+def release(held: Hold, known: credentials.Credentials, *, attempts: int = RELEASE_ATTEMPTS) -> None:
+    """Gives the lease back, or says that it is left to run out."""
+    connection = Connection(known.url, known.token, timeout=3.0)
+    path = f"/v1/leases/{held.lease_id}?fencing_token={held.fencing_token}"
+    for attempt in range(1, attempts + 1):
+        # Ended already is as good as released.
+        with contextlib.suppress(Refused):
+            try:
+                connection.call("DELETE", path, attempts=1)
+            except Unreachable as reason:
+                say(f"could not release lease {held.lease_id} (attempt {attempt} of {attempts}): {reason}")
+                time.sleep(0.3 * (attempts - attempt))
+                continue
+        break
+    connection.close()
+
+
+class Supervision:
+    """From the start of the command until nothing of it is left."""
+
+    def __init__(
+        self,
+        held: Hold,
+        known: credentials.Credentials,
+        guardian: Guardian,
+        signals: Signals,
+        streams: "Sequence[Stream]" = (),
+    ) -> None:
+        self.held = held
+        self.guardian = guardian
+        self.signals = signals
+        self.streams = {stream.descriptor: stream for stream in streams}
+        self.forwarded = 0
+        self.lost: str | None = None
+        self.failed: int | None = None
+        self.status: int | None = None
+        self.survivors = 0
+        self.heartbeat = Heartbeat(
+            connection=Connection(known.url, known.token),
+            lease_id=held.lease_id,
+            fencing_token=held.fencing_token,
+            ttl_seconds=held.ttl_seconds,
+            deadline=held.deadline,
+            on_renewed=guardian.renew,
+            on_lost=self._on_lost,
+        )
+
+    def supervise(self) -> None:
+        self.heartbeat.start()
+        while self.status is None and self.failed is None:
+            ready = self.signals.wait(LONGEST_WAIT_SECONDS, self.guardian.channel, *self.streams)
+            for descriptor in self.streams.keys() & ready:
+                if not self.streams[descriptor].read():
+                    del self.streams[descriptor]
+            if self.guardian.channel in ready:
+                heard = self.guardian.heard()
+                if heard is None:
+                    self._bury_guardian()
+                    return
+                for words in heard:
+                    self._note(*words)
+            self._forward_signals()
+
+    def _on_lost(self, refused: Refused | None) -> None:
+        """Called in the heartbeat's thread."""
+        if refused is None:
+            # The watcher looks at the same deadline by itself.
+            self._note_deadline()
+        else:
+            ended_by = refused.fields.get("ended_by")
+            self.lost = self.lost or f"{refused}" + (f" (ended by: {ended_by})" if ended_by else "")
+            self.guardian.stop(signal.SIGTERM, seconds=LOST_SECONDS)
+        say(f"lease {self.held.lease_id} is lost, the command is stopped: {self.lost}")
+
+    def _note_deadline(self) -> None:
+        self.lost = self.lost or "no heartbeat got through until the lease's own deadline"
+
+    def _note(self, word: str, *more: str) -> None:
+        if word == "deadline":
+            self._note_deadline()
+        elif word == "failed":
+            self.failed = int(more[0])
+        elif word == "ended":
+            self.status, self.survivors = int(more[0]), int(more[1])
+        elif word == "stopped" and self.guardian.terminal:
+            self._stop_too(int(more[0]))
+
+    def _stop_too(self, group: int) -> None:
+        """Ctrl-Z in the command: the shell that waits for `leasehub run` must see that it has stopped."""
+        self.guardian.take_terminal()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.guardian.go_on(group)
+
+    def _forward_signals(self) -> None:
+        while self.forwarded < len(self.signals.received):
+            # A second one will not wait.
+            seconds = 0.0 if self.forwarded else SIGNALLED_SECONDS
+            self.guardian.stop(self.signals.received[self.forwarded], seconds=seconds)
+            self.forwarded += 1
+
+    def _bury_guardian(self) -> None:
+        """The kernel has killed the command with it; what the command started is now ours to end."""
+        from leasehub.cli import descendants
+
+        self.survivors = len(descendants.kill_all(group=None))
+        raise Failure("the process that watches the command was killed; the command was stopped")
+
+    def warn_of_survivors(self) -> None:
+        if self.survivors:
+            say(f"warning: {self.survivors} processes could not be killed, so the lease is left to run out")
