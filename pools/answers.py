@@ -5,7 +5,8 @@ from typing import Any
 
 from leasehub.db import clock
 from leasehub.identity.authentication import Caller
-from leases.models import public_lease_id
+from leases.granting import Grant
+from leases.models import Resource, public_lease_id
 from pools import queries
 from pools.estimates import Estimate
 from pools.models import CommandRun, Pool, Request, Slot, public_request_id, public_run_id
@@ -15,9 +16,26 @@ from pools.queries import Held
 
 def grants_of(request: Request) -> list[dict[str, Any]]:
     """The live leases that the request was granted, with tokens: for whom they are for alone."""
-    at = clock.now()
     declaration = Declaration(request.pool.declaration)
+    fresh: list[tuple[Slot, Grant]] | None = getattr(request, "granted", None)
+    if fresh is not None:
+        return [
+            grant_of(request, Held(slot, granted_lease(request, grant)), declaration, grant.at) for slot, grant in fresh
+        ]
+    at = clock.now()
     return [grant_of(request, held, declaration, at) for held in queries.held(request=request) if _lives(held, at)]
+
+
+def granted_lease(request: Request, grant: Grant) -> Resource:
+    """What the resource's row says since the grant."""
+    return Resource(
+        lease_id=grant.lease_id,
+        last_token=grant.fencing_token,
+        holder=request.holder,
+        acquired_at=grant.at,
+        expires_at=grant.expires_at,
+        ttl_ms=request.ttl_seconds * 1000,
+    )
 
 
 def grant_of(request: Request, held: Held, declaration: Declaration, at: datetime) -> dict[str, Any]:

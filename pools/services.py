@@ -38,7 +38,7 @@ from pools.models import (
     resource_id,
 )
 from pools.poolfile import Declaration, DeclaredSlot, PoolFile
-from pools.promotion import is_silent, promote
+from pools.promotion import grant_at_once, is_silent, promote
 
 MAX_COUNT = 100
 # Beyond this nobody waits for their turn: something runs wild.
@@ -210,15 +210,11 @@ def request(
     ttl_seconds = declaration.ttl_seconds if ttl_seconds is None else ttl_seconds
     leases.check_ttl(ttl_seconds)
     commands.check_may_run(declaration)
-    _check_satisfiable(row, selector or {}, count)
     at = clock.now()
-    changed = _sweep(row, at=at)
-    ticket = row.last_ticket + 1
-    Pool.objects.filter(pk=row.pk).update(last_ticket=ticket)
-    made = Request.objects.create(
+    made = Request(
         pool=row,
-        ticket=ticket,
-        principal_id=caller.principal,
+        ticket=row.last_ticket + 1,
+        principal=Principal(pk=caller.principal, handle=caller.handle),
         key_id=caller.key,
         holder=as_holder,
         session=session or as_holder,
@@ -231,25 +227,35 @@ def request(
         created_at=at,
         seen_at=at,
     )
+    Pool.objects.filter(pk=row.pk).update(last_ticket=made.ticket)
+    if not grant_at_once(row, made, at=at):
+        _queue(row, made, actor=Actor.of(caller), at=at)
+    return made
+
+
+def _queue(pool: Pool, made: Request, *, actor: Actor, at: datetime) -> None:
+    """A place in the queue, unless what is dead in the pool was all that stood before. Raises Unsatisfiable,
+    Saturated, QuotaExceeded."""
+    _check_satisfiable(pool, made.selector, made.count)
+    changed = _sweep(pool, at=at)
+    made.save(force_insert=True)
     endings.journal(
         "pool.queued",
-        row,
+        pool,
         made,
         at=at,
-        actor=Actor.of(caller),
-        ticket=ticket,
-        mode=mode,
-        count=count,
+        actor=actor,
+        ticket=made.ticket,
+        mode=made.mode,
+        count=made.count,
         selector=made.selector or None,
     )
-    _promote_arrival(row, made, at=at, queue_changed=changed)
+    _promote_arrival(pool, made, at=at, queue_changed=changed)
     made.refresh_from_db(fields=["state", "ready_at"])
-    made.principal = Principal(pk=caller.principal, handle=caller.handle)
     if made.state == Request.State.QUEUED:
-        _check_may_wait(row, made, at=at)
+        _check_may_wait(pool, made, at=at)
     if made.state == Request.State.READY:
         Request.objects.filter(pk=made.pk).update(fetched_at=at)
-    return made
 
 
 def _promote_arrival(pool: Pool, made: Request, *, at: datetime, queue_changed: bool) -> None:
