@@ -277,12 +277,12 @@ class Lease(Operation):
     )
     def get(self, request: HttpRequest, lease_id: str) -> HttpResponse:
         parse_query(request, Body)
-        named = _named(self.caller, lease_id)
-        row = queries.lease(caller=self.caller, lease_id=named)
+        meant = _meant(self.caller, lease_id)
+        row = queries.lease(caller=self.caller, lease_id=meant)
         if row is not None:
             return data(lease_view(self.caller, row, clock.now()))
-        ending = queries.ending(organization=self.caller.organization, lease_id=named)
-        return data(ended_view(self.caller, public_lease_id(named), ending))
+        ending = queries.ending(organization=self.caller.organization, lease_id=meant)
+        return data(ended_view(self.caller, public_lease_id(meant), ending))
 
     @operation(
         "lease_release",
@@ -349,7 +349,7 @@ class HeartbeatLeases(Operation):
     )
     def post(self, request: HttpRequest) -> HttpResponse:
         given = parse_body(request, Heartbeats)
-        named = _named_by_beats(self.caller, given.leases)
+        named = _meant_by_beats(self.caller, given.leases)
         pairs = [(lease_id, beat.fencing_token) for lease_id, beat in zip(named, given.leases, strict=True) if lease_id]
         answers = iter(services.heartbeats(caller=self.caller, pairs=pairs))
         return data(
@@ -375,7 +375,7 @@ class ForceReleaseLease(Operation):
         given = parse_body(request, ForceRelease)
         ended = services.force_release(
             actor=services.Actor.of(self.caller),
-            lease_id=_named(self.caller, lease_id),
+            lease_id=_meant(self.caller, lease_id),
             fencing_token=given.fencing_token,
             reason=given.reason,
         )
@@ -574,7 +574,7 @@ def reaped_event_view(event: Event) -> dict[str, Any]:
     }
 
 
-def _named(caller: Caller, text: str) -> uuid.UUID:
+def _meant(caller: Caller, text: str) -> uuid.UUID:
     """The lease of a lease id; of a task id the lease on the task, or the last one. Raises NotFound."""
     task_id = task_queries.parsed_task_id(text)
     if task_id is None:
@@ -585,7 +585,7 @@ def _named(caller: Caller, text: str) -> uuid.UUID:
     return found
 
 
-def _named_by_beats(caller: Caller, beats: list[Beat]) -> list[uuid.UUID | None]:
+def _meant_by_beats(caller: Caller, beats: list[Beat]) -> list[uuid.UUID | None]:
     """The lease that each beat means; a task id with a token means that claim, or else the task's present one."""
     claims = task_queries.claims(organization=caller.organization, task_ids=[beat.lease_id for beat in beats])
     mine = task_queries.acquisitions(

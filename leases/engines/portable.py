@@ -103,7 +103,7 @@ def _beat(owner: tuple[int, int], lease_id: uuid.UUID, fencing_token: int, ttl_m
 
 def heartbeats(*, key: int, pairs: Sequence[tuple[uuid.UUID, int]]) -> list[Outcome]:
     """One beat for each pair, in one transaction, the rows locked in the order of their ids."""
-    owner = _owner(key)
+    owner = owner_of(key)
     if owner is None:
         return [Outcome("unauthenticated", lease_id) for lease_id, _ in pairs]
     with transaction.atomic():
