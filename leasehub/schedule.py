@@ -39,6 +39,7 @@ def scans() -> list[Scan]:
         Scan("forget old answers", "leasehub.forget_old_answers", 60),
         Scan("forget old requests and runs of pools", "pools.forget", 3600),
         Scan("prune free resources", "leases.prune", 600),
+        Scan("prune finished tasks", "leases.prune_tasks", 600),
     ]
 
 

@@ -271,6 +271,9 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "HandoffStatus": ["pending", "accepted", "rejected", "withdrawn", "expired", "completed"],
         "HandoffDecision": ["accepted", "rejected"],
+        "ClaimState": ["held", "unknown"],
+        "ResourceState": ["free", "held", "unknown"],
+        "TaskState": ["ready", "leased", "done", "dead"],
     },
     "AUTHENTICATION_WHITELIST": [],
     "APPEND_COMPONENTS": {"securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "lh_…"}}},

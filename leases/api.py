@@ -24,7 +24,7 @@ from leasehub.api.parsing import (
 from leasehub.api.rendering import data, error_body
 from leasehub.api.views import Operation, operation
 from leasehub.db import clock
-from leasehub.errors import DomainError, NotFound
+from leasehub.errors import DomainError, NotFound, ValidationError
 from leasehub.events.models import Event
 from leasehub.identity.authentication import Caller, check_key
 from leasehub.identity.errors import OutsideFence
@@ -33,6 +33,9 @@ from leases import queries, services
 from leases.errors import Conflict, LeaseLost, StaleToken
 from leases.granting import Grant
 from leases.models import Resource, public_lease_id
+from leases.queues import queries as task_queries
+from leases.queues import services as tasks
+from leases.queues.models import TASK
 
 MAX_BEATS = 200
 MAX_LIFETIME_SECONDS = 366 * 86400
@@ -179,6 +182,8 @@ class ReapedLease(BaseModel):
     heartbeat_at: str
     expired_at: str
     reaped_at: str
+    #: Of a claim that was reaped.
+    task_id: str | None
 
 
 class ReapedPage(BaseModel):
@@ -272,13 +277,12 @@ class Lease(Operation):
     )
     def get(self, request: HttpRequest, lease_id: str) -> HttpResponse:
         parse_query(request, Body)
-        named = queries.parse_lease_id(lease_id)
-        row = queries.lease(caller=self.caller, lease_id=named)
+        meant = _meant(self.caller, lease_id)
+        row = queries.lease(caller=self.caller, lease_id=meant)
         if row is not None:
             return data(lease_view(self.caller, row, clock.now()))
-        return data(
-            ended_view(self.caller, lease_id, queries.ending(organization=self.caller.organization, lease_id=named))
-        )
+        ending = queries.ending(organization=self.caller.organization, lease_id=meant)
+        return data(ended_view(self.caller, public_lease_id(meant), ending))
 
     @operation(
         "lease_release",
@@ -288,10 +292,15 @@ class Lease(Operation):
         errors=[NotFound, StaleToken],
         service_checks_key=True,
         remembers=False,
-        summary="End one's own lease",
+        summary="End one's own lease; give a task back unfinished",
     )
     def delete(self, request: HttpRequest, lease_id: str) -> HttpResponse:
         given = parse_query(request, Release)
+        if (task_id := task_queries.parsed_task_id(lease_id)) is not None:
+            if given.fencing_token is None:
+                raise ValidationError("A task id needs the claim's fencing_token.", fencing_token="is required")
+            token = given.fencing_token
+            return data(released_view(tasks.give_back(caller=self.caller, task_id=task_id, fencing_token=token)))
         ended = services.release(
             caller=self.caller, lease_id=named(self.caller, lease_id), fencing_token=given.fencing_token
         )
@@ -311,6 +320,14 @@ class HeartbeatLease(Operation):
     )
     def post(self, request: HttpRequest, lease_id: str) -> HttpResponse:
         given = parse_body(request, Heartbeat)
+        if (task_id := task_queries.parsed_task_id(lease_id)) is not None:
+            beaten = tasks.heartbeat(
+                caller=self.caller,
+                task_id=task_id,
+                fencing_token=given.fencing_token,
+                ttl_seconds=given.ttl_seconds,
+            )
+            return data(grant_view(beaten))
         grant = services.heartbeat(
             caller=self.caller,
             lease_id=named(self.caller, lease_id),
@@ -332,7 +349,7 @@ class HeartbeatLeases(Operation):
     )
     def post(self, request: HttpRequest) -> HttpResponse:
         given = parse_body(request, Heartbeats)
-        named = [_known_lease_id(beat.lease_id) for beat in given.leases]
+        named = _meant_by_beats(self.caller, given.leases)
         pairs = [(lease_id, beat.fencing_token) for lease_id, beat in zip(named, given.leases, strict=True) if lease_id]
         answers = iter(services.heartbeats(caller=self.caller, pairs=pairs))
         return data(
@@ -358,7 +375,7 @@ class ForceReleaseLease(Operation):
         given = parse_body(request, ForceRelease)
         ended = services.force_release(
             actor=services.Actor.of(self.caller),
-            lease_id=queries.parse_lease_id(lease_id),
+            lease_id=_meant(self.caller, lease_id),
             fencing_token=given.fencing_token,
             reason=given.reason,
         )
@@ -536,6 +553,7 @@ def reaped_view(row: Resource, at: datetime) -> dict[str, Any]:
         "heartbeat_at": _iso(row.heartbeat_at),
         "expired_at": _iso(row.expires_at),
         "reaped_at": clock.iso(at),
+        "task_id": row.resource_id if row.resource_type == TASK else None,
     }
 
 
@@ -552,7 +570,33 @@ def reaped_event_view(event: Event) -> dict[str, Any]:
         "heartbeat_at": event.data["heartbeat_at"],
         "expired_at": event.data["expired_at"],
         "reaped_at": clock.iso(event.at),
+        "task_id": event.resource_id if event.resource_type == TASK else None,
     }
+
+
+def _meant(caller: Caller, text: str) -> uuid.UUID:
+    """The lease of a lease id; of a task id the lease on the task, or the last one. Raises NotFound."""
+    task_id = task_queries.parsed_task_id(text)
+    if task_id is None:
+        return queries.parse_lease_id(text)
+    found = task_queries.last_lease(organization=caller.organization, task_id=task_id)
+    if found is None:
+        raise NotFound
+    return found
+
+
+def _meant_by_beats(caller: Caller, beats: list[Beat]) -> list[uuid.UUID | None]:
+    """The lease that each beat means; a task id with a token means that claim, or else the task's present one."""
+    claims = task_queries.claims(organization=caller.organization, task_ids=[beat.lease_id for beat in beats])
+    mine = task_queries.acquisitions(
+        organization=caller.organization,
+        principal=caller.principal,
+        pairs=[(beat.lease_id, beat.fencing_token) for beat in beats],
+    )
+    return [
+        mine.get((beat.lease_id, beat.fencing_token)) or claims.get(beat.lease_id) or _known_lease_id(beat.lease_id)
+        for beat in beats
+    ]
 
 
 def _known_lease_id(text: str) -> Any:

@@ -8,6 +8,7 @@ from leasehub.events import journal
 from leasehub.events.models import Event
 from leases import owners
 from leases.models import Resource, public_lease_id
+from leases.queues import endings as tasks
 
 FREE: dict[str, Any] = {
     "lease_id": None,
@@ -34,10 +35,12 @@ def end(
     key: int | None = None,
 ) -> None:
     """Ends the lease on a row that the caller has locked, after the row's owner."""
+    if tasks.is_claim(row):
+        event, data = tasks.give_up(row, event, at=at, data=data)
     owner = owners.of(row)
     Resource.objects.filter(pk=row.pk).update(**FREE)
     type = event if owner is None else owner.event_of(event)
-    journal.record_all([_ending(row, type, at, data, actor, key)])
+    journal.record_all([ending(row, type, at=at, data=data, actor=actor, key=key)])
     if owner is not None:
         owner.ended(row, event, data)
 
@@ -45,12 +48,13 @@ def end(
 def reap_all(rows: list[Resource], *, at: datetime) -> None:
     """Ends the dead leases on rows without an owner that the caller has locked, in two statements."""
     Resource.objects.filter(pk__in=[row.pk for row in rows]).update(**FREE)
-    journal.record_all([_ending(row, "lease.reaped", at, epitaph(row)) for row in rows])
+    journal.record_all([ending(row, "lease.reaped", at=at, data=epitaph(row)) for row in rows])
 
 
-def _ending(
-    row: Resource, type: str, at: datetime, data: dict[str, Any], actor: int | None = None, key: int | None = None
+def ending(
+    row: Resource, type: str, *, at: datetime, data: dict[str, Any], actor: int | None = None, key: int | None = None
 ) -> Event:
+    """The event of the ending of a row's lease."""
     return journal.event(
         type,
         at=at,

@@ -7,6 +7,9 @@ from django.db import models
 from django.db.models import Q
 
 from leasehub.identity.models import Organization, Principal
+from leases.queues.models import Lane, Queue, Task, TaskContent
+
+__all__ = ["Lane", "Queue", "Resource", "Task", "TaskContent", "public_lease_id"]
 
 # The largest integer that a JSON client keeps exact.
 LARGEST_TOKEN = 2**53 - 1
@@ -41,6 +44,10 @@ class Resource(models.Model):
     )
     resource_type = models.CharField(max_length=200)
     resource_id = models.CharField(max_length=200)
+    #: Of a task: its queue, for good.
+    queue = models.ForeignKey(
+        Queue, on_delete=models.PROTECT, null=True, db_constraint=False, db_index=False, related_name="+"
+    )
     #: The token of the current lease, or of the last one: it only grows.
     last_token = models.BigIntegerField(default=0)
     lease_id = models.UUIDField(null=True)

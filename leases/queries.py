@@ -19,7 +19,14 @@ ENDED_BY = {
     # A slot's, where the pool says why (pools.ownership).
     "pool.released": "released",
     "pool.grant_failed": "failed",
+    "task.completed": "completed",
+    "task.failed": "failed",
+    "task.returned": "released",
+    # Whichever way: the event says so.
+    "task.dead": "",
 }
+# What the reaper writes; a task whose attempts are used up is dead.
+REAPED = ["lease.reaped", "task.dead"]
 # What a new acquisition says of the one it ended.
 ENDED_BY_SUCCESSOR = {
     "lease.acquired": "reacquired",
@@ -78,7 +85,8 @@ def ending(*, organization: int, lease_id: uuid.UUID) -> Ending | None:
     end = events.filter(lease_id=lease_id, type__in=ENDED_BY).order_by("pk").last()
     if end is not None:
         lifetime_over = end.data.get("lifetime_over") is True
-        return _ending(end, "max_lifetime" if lifetime_over else ENDED_BY[end.type], end)
+        ended_by = ENDED_BY[end.type] or str(end.data.get("ended_by"))
+        return _ending(end, "max_lifetime" if lifetime_over else ended_by, end)
     successor = events.filter(previous_lease_id=lease_id, type__in=ENDED_BY_SUCCESSOR).order_by("pk").last()
     if successor is None:
         return None
@@ -109,7 +117,9 @@ def due(*, resource_types: list[str]) -> QuerySet[Resource]:
 def reaped(*, organization: int) -> QuerySet[Event]:
     """What the reaper reclaimed, newest first."""
     return (
-        Event.objects.filter(organization_id=organization, type="lease.reaped")
+        Event.objects.filter(organization_id=organization, type__in=REAPED)
+        # A task also dies by failing.
+        .filter(Q(type="lease.reaped") | Q(data__ended_by="reaped"))
         .select_related("principal")
         .order_by("-pk")
     )

@@ -27,6 +27,8 @@ from leases.engines import Outcome, engine, portable
 from leases.errors import Conflict, LeaseLost, StaleToken
 from leases.granting import Grant, lock_or_make, start
 from leases.models import Resource
+from leases.queues import engines as tasks
+from leases.queues.models import TASK
 
 # Leases of these types are made by claim and promote alone.
 RESERVED_TYPES = ("task", "slot")
@@ -256,12 +258,15 @@ def reap_due(*, batches: int = 50) -> int:
     blocks nobody.
     """
     total = 0
-    for _ in range(batches):
-        looked_at, reaped = engine().reap_due(limit=engine().REAP_BATCH)
-        total += reaped
-        if looked_at < engine().REAP_BATCH:
-            break
-    return total + sum(reap_owned(row) for row in queries.due(resource_types=owners.types())[:REAP_OWNED_BATCH])
+    # Claims first: their tasks wait for it, and what is left of what is due is the other scan's.
+    for scanning in (tasks.engine(), engine()):
+        for _ in range(batches):
+            looked_at, reaped = scanning.reap_due(limit=scanning.REAP_BATCH)
+            total += reaped
+            if looked_at < scanning.REAP_BATCH:
+                break
+    owned = [resource_type for resource_type in owners.types() if resource_type != TASK]
+    return total + sum(reap_owned(row) for row in queries.due(resource_types=owned)[:REAP_OWNED_BATCH])
 
 
 @transaction.atomic

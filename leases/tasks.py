@@ -1,6 +1,7 @@
 from celery import shared_task
 
 from leases import services
+from leases.queues import services as queues
 
 
 @shared_task(name="leases.reap")
@@ -11,3 +12,8 @@ def reap() -> None:
 @shared_task(name="leases.prune")
 def prune() -> None:
     services.prune()
+
+
+@shared_task(name="leases.prune_tasks")
+def prune_tasks() -> None:
+    queues.prune()

@@ -39,6 +39,15 @@ def data(body: Any, status: int = 200, headers: Mapping[str, str] | None = None)
     return json_response({"data": body}, status, headers)
 
 
+def no_content(*, retry_after_ms: int | None = None) -> HttpResponse:
+    response = HttpResponse(status=204)
+    del response.headers["Content-Type"]
+    response.headers["Cache-Control"] = "no-store"
+    if retry_after_ms is not None:
+        response.headers["Retry-After"] = _whole_seconds(retry_after_ms)
+    return response
+
+
 def error_body(error: DomainError) -> dict[str, object]:
     return {"code": error.code, "message": error.message, **error.fields}
 
@@ -47,10 +56,14 @@ def error_response(error: DomainError) -> HttpResponse:
     headers: dict[str, str] = {}
     retry_after_ms = error.fields.get("retry_after_ms")
     if isinstance(retry_after_ms, int):
-        # Whole seconds, rounded up: a client that waits so long does not come too early.
-        headers["Retry-After"] = str(max(1, math.ceil(retry_after_ms / 1000)))
+        headers["Retry-After"] = _whole_seconds(retry_after_ms)
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="LeaseHub"'
     if error.status == 405 and isinstance(allow := error.fields.get("allow"), str):
         headers["Allow"] = allow
     return json_response({"error": error_body(error)}, error.status, headers)
+
+
+def _whole_seconds(retry_after_ms: int) -> str:
+    """Rounded up: a client that waits so long does not come too early."""
+    return str(max(1, math.ceil(retry_after_ms / 1000)))

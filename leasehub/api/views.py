@@ -50,6 +50,7 @@ def operation(
     shows_secret: bool = False,
     replayed: Callable[[Caller, dict[str, Any]], dict[str, Any]] | None = None,
     settled: Callable[[Caller, HttpRequest, HttpResponse], HttpResponse] | None = None,
+    is_bare: bool = False,
     summary: str,
 ) -> Callable[[Handler], Handler]:
     """One verb of the API: its name at every door, its ring, its contract.
@@ -57,7 +58,7 @@ def operation(
     ``service_checks_key``: the hot path, whose one round trip checks the key too. ``remembers``: whether an
     Idempotency-Key counts (not for what is idempotent by nature). ``replayed`` brings a remembered answer up to
     date. ``settled`` makes the answer out of the effect's, after its transaction: this is where a call may wait.
-    ``answers`` maps a status to the model of what stands under ``data``, or to None.
+    ``answers`` maps a status to the model of what stands under ``data``, or to None; ``is_bare``: it stands alone.
     """
 
     def decorate(handler: Handler) -> Handler:
@@ -71,7 +72,7 @@ def operation(
         marked.replayed = replayed
         marked.settled = settled
         responses: dict[Any, Any] = {
-            status: OpenApiResponse(enveloped(name, model) if model else None, description=summary)
+            status: OpenApiResponse(enveloped(name, model) if model and not is_bare else model, description=summary)
             for status, model in answers.items()
         }
         repeatable = remembers and handler.__name__ in ("post", "put")

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from django.conf import settings
@@ -13,6 +14,25 @@ Seen = TypeVar("Seen")
 LOOK_SECONDS = 0.25
 # A process has no more threads than it has: those that wait must leave room for those that work.
 _places = threading.BoundedSemaphore(settings.LEASEHUB_WAITING_CALLS)
+
+
+@contextmanager
+def place() -> Iterator[bool]:
+    """Whether one of the places for calls that wait was free; it is taken meanwhile."""
+    taken = _places.acquire(blocking=False)
+    try:
+        yield taken
+    finally:
+        if taken:
+            _places.release()
+
+
+def let_go_of_connection() -> bool:
+    """Before a wait: whoever waits holds no connection. False inside a transaction, where nothing new can be seen."""
+    if connection.in_atomic_block:
+        return False
+    connection.close()
+    return True
 
 
 def wait(look: Callable[[], Seen], *, until: Callable[[Seen], bool], seconds: float, first: Seen) -> Seen:

@@ -71,7 +71,11 @@ class Event(models.Model):
             # The timeline of a resource.
             models.Index(fields=["organization", "resource_type", "resource_id", "id"], name="event_by_resource"),
             # GET /v1/leases/reaped.
-            models.Index(fields=["organization", "-id"], name="event_reaped", condition=models.Q(type="lease.reaped")),
+            models.Index(
+                fields=["organization", "-id"],
+                name="event_reaped",
+                condition=models.Q(type__in=["lease.reaped", "task.dead"]),
+            ),
             # The admin's filter by type; costs the hot path nothing.
             models.Index(fields=["type", "id"], name="event_by_rare_type", condition=~models.Q(type__in=COMMON_TYPES)),
         ]

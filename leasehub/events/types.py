@@ -25,6 +25,12 @@ TYPES = (
     "pool.slot_drained",
     "pool.slot_undrained",
     "pool.slot_repaired",
+    "task.queued",
+    "task.claimed",
+    "task.completed",
+    "task.failed",
+    "task.returned",
+    "task.dead",
 )
 
 # Found quickly by walking back from the newest event; of every other type a server may have a handful in a million.

@@ -39,7 +39,7 @@ def acquire(
     lifetime_ms: int | None,
 ) -> Outcome:
     """acquired, reacquired, taken_over; held, held_by_self (refused); unauthenticated."""
-    owner = _owner(key)
+    owner = owner_of(key)
     if owner is None:
         return Outcome("unauthenticated")
     principal, organization = owner
@@ -74,7 +74,7 @@ def acquire(
 
 def heartbeat(*, key: int, lease_id: uuid.UUID, fencing_token: int, ttl_ms: int | None) -> Outcome:
     """refreshed; stale (another token), expired, lifetime_over, not_found, unauthenticated."""
-    owner = _owner(key)
+    owner = owner_of(key)
     if owner is None:
         return Outcome("unauthenticated", lease_id)
     return _beat(owner, lease_id, fencing_token, ttl_ms)
@@ -103,7 +103,7 @@ def _beat(owner: tuple[int, int], lease_id: uuid.UUID, fencing_token: int, ttl_m
 
 def heartbeats(*, key: int, pairs: Sequence[tuple[uuid.UUID, int]]) -> list[Outcome]:
     """One beat for each pair, in one transaction, the rows locked in the order of their ids."""
-    owner = _owner(key)
+    owner = owner_of(key)
     if owner is None:
         return [Outcome("unauthenticated", lease_id) for lease_id, _ in pairs]
     with transaction.atomic():
@@ -118,7 +118,7 @@ def heartbeats(*, key: int, pairs: Sequence[tuple[uuid.UUID, int]]) -> list[Outc
 
 def release(*, key: int, lease_id: uuid.UUID, fencing_token: int | None) -> Outcome:
     """released, released_expired (only tidying); stale (another token), not_found, unauthenticated."""
-    owner = _owner(key)
+    owner = owner_of(key)
     if owner is None:
         return Outcome("unauthenticated", lease_id)
     with transaction.atomic():
@@ -158,7 +158,7 @@ def reap_due(*, limit: int) -> tuple[int, int]:
     return len(rows), len(dead)
 
 
-def _owner(key: int) -> tuple[int, int] | None:
+def owner_of(key: int) -> tuple[int, int] | None:
     """The principal and organization that a key speaks for, while it works."""
     return (
         ApiKey.objects.filter(pk=key, revoked_at=None, principal__retired_at=None)

@@ -62,7 +62,7 @@ def test_every_pair_of_verbs_ends_as_one_after_the_other(
     scene = make_scene(acme, frozen, state)
     known = {caller.key: (caller.principal, caller.organization) for caller in scene.callers.values()}
     # The key is not the matter here, and its clock reading would double the number of orders.
-    monkeypatch.setattr(portable, "_owner", known.get)
+    monkeypatch.setattr(portable, "owner_of", known.get)
     with using(engine, monkeypatch):
         own = engine == plays()[0][0]
         for pair in pairs(state) if own else shorter(pairs(state)):
