@@ -15,16 +15,18 @@ PACKAGES = ("django", "djangorestframework", "psycopg", "granian", "pydantic", "
 
 def description(base: Ground, *, load_before: float) -> list[str]:
     with base.connect() as connection:
-        ((postgresql, commit, fsync),) = connection.execute(
-            "SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync')"
+        names = ("server_version", "synchronous_commit", "fsync", "autovacuum")
+        (settings,) = connection.execute(
+            "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
         ).fetchall()
+        postgresql, commit, fsync, autovacuum = settings
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return [
         f"Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"Machine: {os.cpu_count()} x {_processor()}, {_memory_gib():.0f} GiB, {platform.system()}"
         f" {platform.release()}; server, database and clients on the same processors",
         f"Load average: {load_before:.1f} before, {os.getloadavg()[1]:.1f} over the last five minutes of the run",
-        f"PostgreSQL {postgresql} (fsync {fsync}, synchronous_commit {commit}), {_etcd()}",
+        f"PostgreSQL {postgresql} (fsync {fsync}, synchronous_commit {commit}, autovacuum {autovacuum}), {_etcd()}",
         f"Python {platform.python_version()}, {packages}",
         "LeaseHub: granian, 2 processes with 4 threads each, on PostgreSQL",
     ]
