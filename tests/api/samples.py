@@ -20,6 +20,10 @@ class Names:
     handoff_id: str = "hoff_" + "0" * 32
     checkpoint_id: str = "ckpt_" + "0" * 32
     subject_id: str = "nothing"
+    pool: str = "nothing"
+    slot_id: str = "nothing"
+    request_id: str = "req_" + "0" * 32
+    run_id: str = "run_" + "0" * 32
 
     @classmethod
     def of_nothing(cls) -> "Names":
@@ -33,6 +37,10 @@ class Names:
             f"hoff_{digits}",
             f"ckpt_{digits}",
             f"s{digits[:12]}",
+            f"p{digits[:12]}",
+            f"slot{digits[:12]}",
+            f"req_{digits}",
+            f"run_{digits}",
         )
 
     def hidden(self, content: bytes) -> bytes:
@@ -58,6 +66,10 @@ def resource(names: Names, **members: Any) -> dict[str, Any]:
 
 def a_beat(names: Names) -> dict[str, Any]:
     return {"fencing_token": names.token}
+
+
+def on_slot(names: Names, verb: str) -> str:
+    return f"pools/{names.pool}/slots/{names.slot_id}/{verb}"
 
 
 SAMPLES: dict[str, Sample] = {
@@ -123,6 +135,25 @@ SAMPLES: dict[str, Sample] = {
         lambda names: f"checkpoints/{names.subject_id}/task_state",
         lambda names: {"state": {"step": 3}, "fence": resource(names, fencing_token=names.token)},
     ),
+    "pool_list": Sample("GET", lambda names: "pools"),
+    "pool_show": Sample("GET", lambda names: f"pools/{names.pool}"),
+    "pool_declare": Sample(
+        "PUT", lambda names: f"pools/{names.pool}", lambda names: {"slots": [{"id": names.slot_id}]}
+    ),
+    "pool_pump": Sample("POST", lambda names: f"pools/{names.pool}/pump", lambda names: {}),
+    "pool_request": Sample("POST", lambda names: f"pools/{names.pool}/requests", lambda names: {"mode": "blocking"}),
+    "pool_request_list": Sample("GET", lambda names: f"pools/{names.pool}/requests"),
+    "pool_request_show": Sample("GET", lambda names: f"pools/{names.pool}/requests/{names.request_id}"),
+    "pool_request_cancel": Sample("DELETE", lambda names: f"pools/{names.pool}/requests/{names.request_id}"),
+    "pool_run_show": Sample("GET", lambda names: f"pools/{names.pool}/runs/{names.run_id}"),
+    "pool_heartbeat": Sample("POST", lambda names: on_slot(names, "heartbeat"), a_beat),
+    "pool_release": Sample("POST", lambda names: on_slot(names, "release"), a_beat),
+    "pool_reset": Sample("POST", lambda names: on_slot(names, "reset"), a_beat),
+    "pool_reprovision": Sample("POST", lambda names: on_slot(names, "reprovision"), lambda names: {}),
+    "pool_health": Sample("POST", lambda names: on_slot(names, "health"), lambda names: {}),
+    "pool_drain": Sample("POST", lambda names: on_slot(names, "drain"), lambda names: {}),
+    "pool_undrain": Sample("POST", lambda names: on_slot(names, "undrain"), lambda names: {}),
+    "pool_repair": Sample("POST", lambda names: on_slot(names, "repair"), lambda names: {}),
     "fence_check": Sample(
         "POST", lambda names: "fence/check", lambda names: resource(names, fencing_token=names.token)
     ),

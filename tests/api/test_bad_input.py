@@ -1,13 +1,14 @@
 """Whatever is sent, the answer is a refusal that names what is wrong, and never a 5xx."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pytest
 from django.db import transaction
 
 from tests import wsgi
+from tests.api.samples import SAMPLES, Names
 from tests.conftest import Caster, cast
 
 TOKEN = 2**53 - 1
@@ -484,12 +485,12 @@ TABLES: dict[str, dict[str, Case]] = {
 }
 
 
-def sent(caster: Caster, case: Case, path: str) -> Any:
+def sent(caster: Caster, case: Case) -> Any:
     body = case.body
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {caster.secret}", **case.headers}
-    return wsgi.call(case.method, f"/v1/{path}", body or b"", headers)
+    return wsgi.call(case.method, f"/v1/{case.path}", body or b"", headers)
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -498,7 +499,8 @@ def test_bad_input_is_refused_and_named(table: str, operator: Caster, teammate: 
     wrong = {}
     for name, case in TABLES[table].items():
         with transaction.atomic():
-            response = sent(operator, case, case.path.replace("{lease}", lease).replace("{key}", key))
+            path = case.path.replace("{lease}", lease).replace("{key}", key)
+            response = sent(operator, replace(case, path=path))
             transaction.set_rollback(True)
         if fault := fault_of(case, response):
             wrong[name] = fault
@@ -524,6 +526,21 @@ def fault_of(case: Case, response: Any) -> str | None:
 
 def test_the_table_is_long_enough() -> None:
     assert sum(map(len, TABLES.values())) >= 150
+
+
+@pytest.mark.parametrize("garbage", PATHS)
+def test_garbage_for_every_name_is_a_refusal_at_every_address(operator: Caster, garbage: str) -> None:
+    names = Names(*([garbage, 1] + [garbage] * (len(fields(Names)) - 2)))
+    wrong = {}
+    for name, sample in SAMPLES.items():
+        with transaction.atomic():
+            response = sent(operator, Case(sample.method, sample.path(names), sample.body(names)))
+            transaction.set_rollback(True)
+        if response.status_code >= 500 or response.headers["Content-Type"] != "application/json":
+            wrong[name] = f"{response.status_code}: {response.content[:300]!r}"
+        elif response.status_code >= 400 and set(response.json()) != {"error"}:
+            wrong[name] = f"{response.content[:300]!r}"
+    assert wrong == {}
 
 
 AUTHORIZATIONS = [

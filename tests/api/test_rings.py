@@ -44,6 +44,23 @@ RINGS: dict[str, int | None] = {
     "checkpoint_show": None,
     "checkpoint_get": None,
     "checkpoint_save": 2,
+    "pool_list": 1,
+    "pool_show": 1,
+    "pool_declare": 3,
+    "pool_pump": 2,
+    "pool_request": 2,
+    "pool_request_list": None,
+    "pool_request_show": None,
+    "pool_request_cancel": 2,
+    "pool_run_show": None,
+    "pool_heartbeat": 2,
+    "pool_release": 2,
+    "pool_reset": 2,
+    "pool_reprovision": 3,
+    "pool_health": 3,
+    "pool_drain": 3,
+    "pool_undrain": 3,
+    "pool_repair": 3,
 }
 SETS = [rings for size in (1, 2, 3) for rings in combinations((1, 2, 3), size)]
 

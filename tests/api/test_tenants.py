@@ -15,13 +15,18 @@ from tests.conftest import Caster, cast
 from tests.leases.conftest import Held
 
 # These make something of one's own, under whatever name: their answers have new ids and times in them.
-MAKERS = {"lease_acquire", "principal_create", "key_create", "checkpoint_post"}
-PATH_PARAMETERS = {"lease_id", "key_id", "handle", "handoff_id", "checkpoint_id", "subject_id", "kind"}
+MAKERS = {"lease_acquire", "principal_create", "key_create", "checkpoint_post", "pool_declare"}
+PATH_PARAMETERS = {"lease_id", "key_id", "handle", "handoff_id", "checkpoint_id", "subject_id", "kind"} | {
+    "pool",
+    "slot_id",
+    "request_id",
+    "run_id",
+}
 VOLATILE = re.compile(rb"(lease_|key_|ckpt_)[0-9a-f]{32}|lh_\w+|\d{13,}|\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
 @pytest.fixture
-def theirs(agent: Caster, teammate: Caster, clock: Any) -> dict[str, Names]:
+def theirs(agent: Caster, teammate: Caster, operator: Caster, clock: Any) -> dict[str, Names]:
     """What another organization has, by the state that it is in."""
     leases = {
         state: Held.by(
@@ -36,6 +41,10 @@ def theirs(agent: Caster, teammate: Caster, clock: Any) -> dict[str, Names]:
     sent = agent.post(
         "handoffs", {"to_principal": "teammate", "subject_id": "theirs-subject", "message": "secret"}
     ).json()["data"]
+    declared = {"slots": [{"id": "theirs-slot-1"}, {"id": "theirs-slot-2"}], "provision": "secret", "health": "secret"}
+    operator.put("pools/theirs-pool", declared)
+    waiting = agent.post("pools/theirs-pool/requests", {"mode": "async", "holder": "agent"}).json()["data"]
+    run = operator.post("pools/theirs-pool/slots/theirs-slot-2/reprovision", {"wait_seconds": 0}).json()["data"]
     return {
         state: Names(
             held.lease_id,
@@ -46,6 +55,10 @@ def theirs(agent: Caster, teammate: Caster, clock: Any) -> dict[str, Names]:
             sent["handoff_id"],
             saved["checkpoint_id"],
             "theirs-subject",
+            "theirs-pool",
+            "theirs-slot-1",
+            waiting["request_id"],
+            run["run_id"],
         )
         for state, held in leases.items()
     }
@@ -113,6 +126,8 @@ def test_the_matrix_is_not_empty_the_owner_is_answered_otherwise(theirs: dict[st
         "lease_show", "lease_heartbeat", "lease_heartbeats", "lease_release", "lease_force_release", "lease_status",
         "lease_reap", "lease_list", "fence_check", "key_revoke", "key_rotate", "principal_retire", "event_list",
         "handoff_show", "handoff_resolve", "handoff_withdraw", "checkpoint_find", "checkpoint_show", "checkpoint_get",
+        "pool_show", "pool_request", "pool_request_show", "pool_request_cancel", "pool_request_list", "pool_run_show",
+        "pool_drain", "pool_repair", "pool_heartbeat", "pool_pump",
     }  # fmt: skip
 
 

@@ -41,7 +41,10 @@ def test_without_the_key_it_is_done_twice(agent: Caster) -> None:
     [
         operation["operationId"]
         for (method, _), operation in sorted(contract.operations().items())
-        if method in ("POST", "PUT") and operation["operationId"] not in IGNORE_THE_KEY
+        if method in ("POST", "PUT")
+        and operation["operationId"] not in IGNORE_THE_KEY
+        # What needs a task, a slot or an offer to succeed has its replay among its own tests.
+        and operation["tags"][0] in ("leases", "keys", "principals")
     ],
 )
 def test_every_post_can_be_repeated(organization: Any, name: str, key: dict[str, str], clock: Any) -> None:
