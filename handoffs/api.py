@@ -18,6 +18,7 @@ from leasehub.api.parsing import (
     MAX_INTEGER,
     MAX_PAYLOAD_BYTES,
     Body,
+    Holder,
     Identifier,
     Instant,
     Message,
@@ -47,7 +48,6 @@ MAX_LEASES = 100
 
 Status = Literal["pending", "accepted", "rejected", "withdrawn", "expired", "completed"]
 Seconds = Annotated[int, Field(ge=1, le=settings.LEASEHUB_MAX_TTL_SECONDS)]
-Holder = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Short = Annotated[Message, StringConstraints(max_length=2000)]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{4,64}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{64}$")]
