@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
 
@@ -18,6 +17,7 @@ from leasehub.api.parsing import (
     MAX_INTEGER,
     MAX_PAYLOAD_BYTES,
     Body,
+    Holder,
     Identifier,
     Instant,
     Message,
@@ -38,6 +38,7 @@ from leasehub.identity.errors import MissingRing, OutsideFence
 from leasehub.identity.models import Principal
 from leasehub.identity.rings import ACT, OBSERVE
 from leases import services as leases
+from leases.api import Seconds
 from leases.errors import Conflict, StaleToken
 from leases.models import Resource, public_lease_id
 
@@ -46,8 +47,6 @@ MAX_ARTIFACTS = 50
 MAX_LEASES = 100
 
 Status = Literal["pending", "accepted", "rejected", "withdrawn", "expired", "completed"]
-Seconds = Annotated[int, Field(ge=1, le=settings.LEASEHUB_MAX_TTL_SECONDS)]
-Holder = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Short = Annotated[Message, StringConstraints(max_length=2000)]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{4,64}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{64}$")]

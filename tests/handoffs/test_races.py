@@ -8,10 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from handoffs import services
+from handoffs.models import Handoff
+from handoffs.queries import parse_handoff_id
 from leasehub.db.clock import iso
+from leasehub.db.locks import lock_rows
 from leasehub.events.models import Event
 from leasehub.identity import services as identity
 from leasehub.identity.models import Organization
@@ -207,3 +210,14 @@ def test_a_stale_save_against_the_transfer_never_follows_it(agent: Caster, teamm
         order = list(Event.objects.filter(resource_id=name).order_by("pk").values_list("type", flat=True))
         if saved == 201:
             assert order.index("checkpoint.saved") < order.index("lease.transferred")
+
+
+def test_the_scan_passes_over_what_somebody_is_deciding(agent: Caster, teammate: Caster, clock: Any) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has one writer: the scan waits for its turn")
+    handoff_id = sent(agent, teammate, accept_by=iso(clock.now() + timedelta(seconds=30)))
+    clock.move(seconds=31)
+    with transaction.atomic():
+        lock_rows(Handoff.objects.filter(public_id=parse_handoff_id(handoff_id))).get()
+        assert race(services.expire_due) == [0]
+    assert services.expire_due() == 1
