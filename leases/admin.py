@@ -250,3 +250,7 @@ def meant_by(text: str) -> Q:
     for resource_type, resource_id in readings(text):
         named |= Q(resource_type=resource_type, resource_id=resource_id)
     return found & named
+
+
+# The admin looks for this module alone.
+from leases.queues import admin as queues  # noqa: E402, F401

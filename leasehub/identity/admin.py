@@ -45,8 +45,8 @@ class OfPrincipal(OrganizationFilter):
 
 def organization_links(organization: Organization) -> SafeString:
     """To everything that is the organization's."""
-    lists = ("identity_principal", "identity_apikey", "leases_lease", "leases_resource", "events_event")
-    names = ("principals", "keys", "leases", "resources", "events")
+    lists = ("identity_principal", "identity_apikey", "leases_lease", "leases_resource", "leases_queue", "events_event")
+    names = ("principals", "keys", "leases", "resources", "queues", "events")
     links = [
         link(f"{reverse(f'admin:{address}_changelist')}?organization={organization.pk}", name)
         for address, name in zip(lists, names, strict=True)

@@ -37,14 +37,13 @@ from leases.models import Resource, public_lease_id
 from leases.queues import queries, services
 from leases.queues.engines import Claim, NewTask, Put, Step
 from leases.queues.errors import TaskIsNotDead
-from leases.queues.models import MAX_ATTEMPTS, PRIORITIES, Queue, Task, public_task_id
+from leases.queues.models import LONGEST_PAUSE_SECONDS, MAX_ATTEMPTS, PRIORITIES, Queue, Task, public_task_id
 from leases.queues.waiting import watch
 from leases.services import Actor
 
 MOST_TASKS = 1000
 MOST_CLAIMS = 100
 LONGEST_WAIT_SECONDS = 25
-LONGEST_DELAY_SECONDS = 366 * 86400
 # Said to a call that may not wait because too many do.
 CROWDED_RETRY_MS = 1000
 
@@ -54,7 +53,7 @@ State = Literal["ready", "leased", "done", "dead"]
 class TaskToPut(Body):
     payload: Payload = None
     priority: Annotated[int, Field(ge=PRIORITIES[0], le=PRIORITIES[-1])] = 0
-    delay_seconds: Annotated[int, Field(ge=0, le=LONGEST_DELAY_SECONDS)] = 0
+    delay_seconds: Annotated[int, Field(ge=0, le=LONGEST_PAUSE_SECONDS)] = 0
     max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS, description="By default the queue's, 5")] | None = None
     dedupe_key: Identifier | None = None
 
@@ -118,7 +117,7 @@ class CompleteTask(Body):
 class FailTask(Body):
     fencing_token: Token
     error: Message
-    retry_in_seconds: Annotated[int, Field(ge=0, le=LONGEST_DELAY_SECONDS)] | None = None
+    retry_in_seconds: Annotated[int, Field(ge=0, le=LONGEST_PAUSE_SECONDS)] | None = None
     final: bool = False
 
 

@@ -12,6 +12,8 @@ from leasehub.identity.models import Organization, Principal
 TASK = "task"
 PRIORITIES = range(-1000, 1001)
 MAX_ATTEMPTS = 1000
+LONGEST_PAUSE_SECONDS = 366 * 86400
+MOST_KEEP_DAYS = 36_600
 LIVE = ("ready", "leased")
 
 
@@ -34,16 +36,30 @@ class Queue(models.Model):
     awaited_until = models.DateTimeField(null=True, editable=False)
 
     class Meta:
+        default_permissions = ("view", "change")
         constraints: ClassVar = [
             # Two queues of one name would split its tasks between claimers.
             models.UniqueConstraint(fields=["organization", "name"], name="queue_name_is_unique"),
+            # Its tasks would be born dead.
             models.CheckConstraint(
-                condition=Q(max_attempts__gte=1, max_attempts__lte=MAX_ATTEMPTS), name="queue_allows_an_attempt"
+                condition=Q(max_attempts__gte=1, max_attempts__lte=MAX_ATTEMPTS),
+                name="queue_allows_an_attempt",
+                violation_error_message=f"Max attempts must be from 1 to {MAX_ATTEMPTS}.",
             ),
             # The exponential back-off would shrink to nothing.
             models.CheckConstraint(
-                condition=Q(backoff_max_seconds__gte=models.F("backoff_base_seconds")),
+                condition=Q(
+                    backoff_max_seconds__gte=models.F("backoff_base_seconds"),
+                    backoff_max_seconds__lte=LONGEST_PAUSE_SECONDS,
+                ),
                 name="queue_backoff_grows_to_its_longest",
+                violation_error_message="The longest back-off must be at least the first, and at most a year.",
+            ),
+            # Beyond the calendar nothing could be counted back.
+            models.CheckConstraint(
+                condition=Q(keep_days__lte=MOST_KEEP_DAYS),
+                name="queue_keeps_for_a_countable_time",
+                violation_error_message=f"Keep days must be at most {MOST_KEEP_DAYS}.",
             ),
         ]
 
@@ -68,6 +84,7 @@ class Lane(models.Model):
     candidate_xid = models.BigIntegerField(default=0)
 
     class Meta:
+        default_permissions = ()
         constraints: ClassVar = [
             # With two low waters the lower one would be forgotten.
             models.UniqueConstraint(fields=["queue", "priority"], name="lane_is_one_per_priority"),
@@ -118,6 +135,8 @@ class Task(models.Model):
     finished_at = models.DateTimeField(null=True)
 
     class Meta:
+        default_permissions = ("view",)
+        permissions: ClassVar = [("retry_task", "Can retry task"), ("purge_task", "Can purge task")]
         constraints: ClassVar = [
             # The work that the key stands for would be done twice.
             models.UniqueConstraint(
@@ -185,6 +204,9 @@ class TaskContent(models.Model):
     result = models.JSONField(null=True)
     #: Of the last failure.
     error = models.CharField(max_length=4000, null=True)
+
+    class Meta:
+        default_permissions = ()
 
 
 def public_task_id(task: uuid.UUID) -> str:
