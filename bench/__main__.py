@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import command_line, full_database, ground, handoffs, hot_path, machine, memory, pgbench, reaper
+from bench import command_line, full_database, ground, handoffs, hot_path, machine, memory, pgbench, pools, reaper
 from bench.figure import QUICK, Figure, LeftOut, Plan, Row
 
 PARTS = {
@@ -16,6 +16,7 @@ PARTS = {
     "full-database": full_database.figures,
     "reaper": reaper.figures,
     "handoffs": handoffs.figures,
+    "pools": pools.figures,
     "command-line": command_line.figures,
     "memory": memory.figures,
 }

@@ -21,6 +21,8 @@ class Plan:
     one_by_one: int = 500
     heartbeats: int = 20_000
     processes: int = 40
+    slots: int = 5000
+    waiters: int = 1000
 
 
 QUICK = Plan(
@@ -35,6 +37,8 @@ QUICK = Plan(
     one_by_one=20,
     heartbeats=1000,
     processes=2,
+    slots=100,
+    waiters=40,
 )
 
 

@@ -6,6 +6,17 @@ class Saturated(DomainError):
 
     code = "SATURATED"
     status = 409
+    members = ("position", "eta_ms", "eta_better_ms", "moving_avg_ms", "retry_after_ms")
+
+    def __init__(self, *, position: int, eta_ms: int, eta_better_ms: int, moving_avg_ms: int) -> None:
+        super().__init__(
+            position=position,
+            eta_ms=eta_ms,
+            eta_better_ms=eta_better_ms,
+            moving_avg_ms=moving_avg_ms,
+            # The Retry-After header too; never so soon that asking again is all that a client does.
+            retry_after_ms=max(1000, eta_better_ms),
+        )
 
 
 class Unsatisfiable(DomainError):
@@ -13,6 +24,7 @@ class Unsatisfiable(DomainError):
 
     code = "UNSATISFIABLE"
     status = 422
+    members = ("found", "count", "request_id", "state")
 
 
 class Busy(DomainError):
@@ -20,3 +32,4 @@ class Busy(DomainError):
 
     code = "CONFLICT"
     status = 409
+    members = ("expires_at", "retry_after_ms")

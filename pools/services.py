@@ -277,10 +277,9 @@ def _check_may_wait(pool: Pool, made: Request, *, at: datetime) -> None:
             eta_ms=estimate.eta_ms,
             eta_better_ms=estimate.eta_better_ms,
             moving_avg_ms=estimate.moving_avg_ms,
-            retry_after_ms=max(1000, estimate.eta_better_ms),
         )
     if position > MAX_WAITING:
-        raise QuotaExceeded(f"More than {MAX_WAITING} requests wait for this pool.", retry_after_ms=60_000)
+        raise QuotaExceeded(f"More than {MAX_WAITING} requests wait for this pool.")
 
 
 def _check_satisfiable(pool: Pool, selector: Mapping[str, Any], count: int) -> None:

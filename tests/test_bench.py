@@ -17,6 +17,9 @@ FIGURES = (
     "heartbeats that are HOT updates",
     "acquire over HTTP, 2,000 events and 500 leases on file against none",
     "the reaper, 500 expired among 1,000 live",
+    "p95 of a slot granted at once",
+    "status of a pool",
+    "draining a queue over 50 slots",
     "leasehub lease heartbeat, the whole process",
     "memory of leasehub up at rest",
 )

@@ -218,4 +218,5 @@ def test_a_slots_id_may_have_a_slash(agent: Caster, declare: Declare) -> None:
 
     declare(slots=[{"id": "rack/7", "kind": "rack-7"}])
     (grant,) = ask(agent)["grants"]
-    assert on_slot(agent, grant, "release").status_code == 200
+    assert grant["slot_id"] == "rack/7"
+    assert on_slot(agent, {**grant, "slot_id": "rack%2F7"}, "release").status_code == 200
