@@ -368,3 +368,14 @@ def test_runs_and_requests_are_forgotten_after_two_weeks(agent: Caster, declare:
     clock.move(days=15)
     assert runs.forget() == 4
     assert CommandRun.objects.count() == 0
+
+
+def test_a_late_failure_of_a_lost_lease_is_not_the_slots(agent: Caster, operator: Caster, declare: Declare) -> None:
+    declare(slots=slots(1), reset="again", provision="")
+    (grant,) = ask(agent)["grants"]
+    on_slot(agent, grant, "reset")
+    run = take()
+    body = {"reason": "test", "fencing_token": grant["fencing_token"]}
+    assert operator.post(f"leases/{grant['lease_id']}/force-release", body).status_code == 200
+    fails(run, action="reset")
+    assert status(agent)["slots"][0]["failures"] == 0

@@ -199,3 +199,18 @@ def test_a_repeated_request_takes_one_place(agent: Caster, declare: Declare) -> 
     assert len({answer.json()["data"]["request_id"] for answer in answers}) == 1
     assert Request.objects.count() == 1
     assert Slot.objects.exclude(lease_id=None).count() == 1
+
+
+def test_a_slot_that_an_earlier_request_is_short_of_is_kept_from_other_selectors(
+    agent: Caster, teammate: Caster, declare: Declare
+) -> None:
+    declare(slots=[{"id": 1, "region": "eu", "fast": True}, {"id": 2, "region": "eu"}, {"id": 3, "fast": True}])
+    held = ask(agent, selector={"id": 2})
+    other = ask(agent, selector={"id": 3})
+    pair = ask(teammate, selector={"region": "eu"}, count=2)
+    fast = ask(agent, selector={"fast": True})
+    assert (pair["state"], fast["state"]) == ("queued", "queued"), "slot 1 is free, and kept"
+    on_slot(agent, other["grants"][0], "release")
+    assert look(agent, fast)["grants"][0]["slot_id"] == 3
+    on_slot(agent, held["grants"][0], "release")
+    assert look(teammate, pair)["state"] == "ready"
