@@ -20,6 +20,9 @@ class Plan:
     expired: int = 100_000
     one_by_one: int = 500
     heartbeats: int = 20_000
+    queued: int = 1_000_000
+    claims: int = 60_000
+    returned: int = 10_000
     processes: int = 40
 
 
@@ -34,6 +37,9 @@ QUICK = Plan(
     expired=500,
     one_by_one=20,
     heartbeats=1000,
+    queued=2000,
+    claims=1500,
+    returned=200,
     processes=2,
 )
 
