@@ -8,13 +8,26 @@ from pathlib import Path
 
 import psycopg
 
-from bench import command_line, full_database, ground, handoffs, hot_path, machine, memory, pgbench, pools, reaper
+from bench import (
+    command_line,
+    full_database,
+    ground,
+    handoffs,
+    hot_path,
+    machine,
+    memory,
+    pgbench,
+    pools,
+    queues,
+    reaper,
+)
 from bench.figure import QUICK, Figure, LeftOut, Plan, Row
 
 PARTS = {
     "hot-path": hot_path.figures,
     "full-database": full_database.figures,
     "reaper": reaper.figures,
+    "queues": queues.figures,
     "handoffs": handoffs.figures,
     "pools": pools.figures,
     "command-line": command_line.figures,

@@ -8,7 +8,7 @@ from rest_framework.exceptions import APIException, NotFound
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from bench.conventional.models import Lock, LockEvent
+from bench.conventional.models import Job, JobEvent, Lock, LockEvent
 
 
 class Held(APIException):
@@ -73,3 +73,31 @@ class Heartbeat(APIView):
             lock.expires_at = now + timedelta(seconds=lock.ttl_seconds)
             lock.save()
         return Response(LockSerializer(lock).data)
+
+
+class ClaimSerializer(serializers.Serializer):
+    queue = serializers.CharField(max_length=200)
+    ttl_seconds = serializers.IntegerField(min_value=10, max_value=86400, default=300)
+
+
+class JobSerializer(serializers.ModelSerializer):
+    class Meta:
+        model = Job
+        fields = ["id", "queue", "priority", "payload", "attempts", "expires_at"]
+
+
+class Claim(APIView):
+    def post(self, request):
+        serializer = ClaimSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        given = serializer.validated_data
+        with transaction.atomic():
+            ready = Job.objects.select_for_update(skip_locked=True).filter(queue=given["queue"], state="ready")
+            job = ready.order_by("-priority", "id").first()
+            if job is None:
+                return Response(status=status.HTTP_204_NO_CONTENT)
+            job.state, job.owner, job.attempts = "leased", request.user, job.attempts + 1
+            job.expires_at = timezone.now() + timedelta(seconds=given["ttl_seconds"])
+            job.save()
+            JobEvent.objects.create(job=job, type="claimed", actor=request.user)
+        return Response(JobSerializer(job).data)

@@ -24,3 +24,26 @@ class LockEvent(models.Model):
     at = models.DateTimeField(auto_now_add=True)
     actor = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     data = models.JSONField(default=dict)
+
+
+class Job(models.Model):
+    queue = models.CharField(max_length=200)
+    priority = models.IntegerField(default=0)
+    payload = models.JSONField(default=dict)
+    state = models.CharField(max_length=10, default="ready")
+    attempts = models.PositiveIntegerField(default=0)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True)
+    expires_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["queue", "-priority", "id"], name="job_ready", condition=models.Q(state="ready")),
+        ]
+
+
+class JobEvent(models.Model):
+    job = models.ForeignKey(Job, on_delete=models.CASCADE)
+    type = models.CharField(max_length=40)
+    at = models.DateTimeField(auto_now_add=True)
+    actor = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)

@@ -128,8 +128,8 @@ class Task(models.Model):
     #: It became claimable later than it was put: delayed, given back, failed, reaped, retried.
     out_of_turn = models.BooleanField(default=False)
     #: How often it was claimed.
-    attempts = models.PositiveSmallIntegerField(default=0)
-    max_attempts = models.PositiveSmallIntegerField()
+    attempts = models.SmallIntegerField(default=0)
+    max_attempts = models.SmallIntegerField()
     dedupe_key = models.CharField(max_length=200, null=True)
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
@@ -144,27 +144,28 @@ class Task(models.Model):
                 name="task_dedupe_key_is_live_once",
                 condition=Q(state__in=LIVE, dedupe_key__isnull=False),
             ),
-            models.CheckConstraint(
-                condition=Q(state__in=["ready", "leased", "done", "dead"]), name="task_state_is_known"
-            ),
-            # A task that waits for a time and is not ready would never be looked for.
-            models.CheckConstraint(
-                condition=Q(ready_at__isnull=True) | Q(state="ready"), name="task_waits_only_when_ready"
-            ),
-            # More attempts than allowed is a loop.
-            models.CheckConstraint(
-                condition=Q(attempts__lte=models.F("max_attempts")), name="task_attempts_have_an_end"
-            ),
-            # In turn again, below the low water of its lane, it would not be found.
-            models.CheckConstraint(
-                condition=Q(out_of_turn=True) | (Q(ready_at__isnull=True) & (Q(attempts=0) | ~Q(state="ready"))),
-                name="task_ready_again_is_out_of_turn",
-            ),
+            # Few and short: each is read anew at every claim.
+            #
+            # A state that nobody knows, or a finished task that could be claimed.
             models.CheckConstraint(
                 condition=Q(state__in=LIVE, finished_at__isnull=True)
                 | Q(state__in=["done", "dead"], finished_at__isnull=False),
                 name="task_is_finished_or_live",
             ),
+            # More attempts than allowed is a loop.
+            models.CheckConstraint(
+                condition=Q(attempts__gte=0, attempts__lte=models.F("max_attempts")), name="task_attempts_have_an_end"
+            ),
+            # In turn again, below the low water of its lane, it would not be found.
+            models.CheckConstraint(
+                condition=Q(out_of_turn=True) | Q(attempts=0, ready_at__isnull=True) | Q(state="leased"),
+                name="task_ready_again_is_out_of_turn",
+            ),
+            # A task that waits for a time and is not ready would never be looked for.
+            models.CheckConstraint(
+                condition=Q(ready_at__isnull=True) | Q(state="ready"), name="task_waits_only_when_ready"
+            ),
+            # A lane for every number there is would be looked at in every claim.
             models.CheckConstraint(
                 condition=Q(priority__gte=PRIORITIES[0], priority__lte=PRIORITIES[-1]), name="task_priority_has_bounds"
             ),
