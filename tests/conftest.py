@@ -1,12 +1,14 @@
 """The cast: an agent that acts, a teammate of the same organization, an operator, and a stranger from another."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from django.test import Client
 
 from leasehub.db.sqlite import clock as sqlite_clock
@@ -14,6 +16,25 @@ from leasehub.identity import services as identity
 from leasehub.identity.authentication import Caller, authenticate
 from leasehub.identity.models import Organization, Principal
 from tests import contract
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> Iterator[None]:
+    """Making and dropping the test database may take longer than a statement of a request may."""
+    wrapper = connections["default"]
+    if wrapper.vendor != "postgresql":
+        yield
+        return
+    without_database = wrapper._nodb_cursor
+
+    @contextmanager
+    def patient() -> Iterator[Any]:
+        with without_database() as cursor:
+            cursor.execute("SET statement_timeout = 0")
+            yield cursor
+
+    wrapper._nodb_cursor = patient
+    yield
 
 
 @dataclass

@@ -70,10 +70,12 @@ PORTABLE, GRANTING, ENDINGS = "leases.engines.portable", "leases.granting", "lea
 SERVICES, FEED, JOURNAL = "leases.services", "leasehub.events.feed", "leasehub.events.journal"
 RECHECK = "            IF NOT (of_self AND p_reacquire) THEN\n                outcome := CASE"
 LOCK_LEASE = """
-    SELECT * INTO r FROM leases_resource AS row
+    SELECT row.* INTO r
+    FROM leasehub_key_owner(p_key) AS owner
+    JOIN leases_resource AS row
+        ON row.organization_id = owner.organization_id AND row.principal_id = owner.principal_id
     WHERE row.lease_id = p_lease
-      AND row.organization_id = owner.organization_id AND row.principal_id = owner.principal_id
-    FOR UPDATE;"""
+    FOR UPDATE OF row;"""
 BEAT_CLOCK = '            return Outcome("not_found", lease_id)\n        at = clock.now()\n        if row.last_token != fencing_token:'
 END_ROW = "    Resource.objects.filter(pk=row.pk).update(**FREE)\n"
 BEAT_TTL = "expires_at := least(at + p_ttl_ms * interval '1 millisecond', r.lifetime_ends_at);"
@@ -123,11 +125,8 @@ FAULTS = [
         "all holders of a principal are one",
         scenarios.two_holders_of_one_principal_are_two.__name__,
         sql=[
-            (
-                "lease_acquire",
-                "r.principal_id = owner.principal_id AND r.holder = p_holder",
-                "r.principal_id = owner.principal_id",
-            )
+            ("lease_acquire", " AND r.holder = p_holder", ""),
+            ("lease_acquire", " AND caller.held_as = p_holder", ""),
         ],
         python=[(PORTABLE, "row.principal_id == principal and row.holder == holder", "row.principal_id == principal")],
     ),
@@ -188,7 +187,11 @@ FAULTS = [
         "the token is taken before the lock",
         scenarios.the_token_after_a_wait_is_above_the_one_given_meanwhile.__name__,
         sql=[
-            ("lease_acquire", "    LOOP\n", "    fencing_token := coalesce(r.last_token, 0);\n    LOOP\n"),
+            (
+                "lease_acquire",
+                "    LOOP\n",
+                "    fencing_token := (SELECT last_token FROM leases_resource WHERE id = caller.row_id);\n    LOOP\n",
+            ),
             ("lease_acquire", "greatest(r.last_token + 1,", "greatest(fencing_token + 1,"),
         ],
         python=[
@@ -227,9 +230,7 @@ FAULTS = [
     Fault(
         "an expired lease blocks until it is reaped",
         scenarios.an_expired_lease_blocks_nobody.__name__,
-        sql=[
-            ("lease_acquire", "IF r.lease_id IS NOT NULL AND r.expires_at > at THEN", "IF r.lease_id IS NOT NULL THEN")
-        ],
+        sql=[("lease_acquire", "IF caller.taken_until > at THEN", "IF caller.taken_until IS NOT NULL THEN")],
         python=[(PORTABLE, "if row.expires_at is None or row.expires_at <= at:", "if row.expires_at is None:")],
     ),
     Fault(
@@ -368,7 +369,11 @@ FAULTS = [
         scenarios.every_transition_has_one_event.__name__,
         sql=[("lease_reap_due", "FROM dead ORDER BY dead.id", "FROM dead WHERE false ORDER BY dead.id")],
         python=[
-            (ENDINGS, 'journal.record_all([_ending(row, "lease.reaped", at, epitaph(row)) for row in rows])', "pass")
+            (
+                ENDINGS,
+                'journal.record_all([ending(row, "lease.reaped", at=at, data=epitaph(row)) for row in rows])',
+                "pass",
+            )
         ],
     ),
     Fault(
