@@ -27,6 +27,21 @@ VERBS = {
     "task show": ("task", "show"),
     "task retry": ("task", "retry"),
     "queue status": ("task", "queue_status"),
+    "pool acquire": ("pool", "acquire"),
+    "pool request": ("pool", "request"),
+    "pool claim": ("pool", "claim"),
+    "pool cancel": ("pool", "cancel"),
+    "pool heartbeat": ("pool", "heartbeat"),
+    "pool release": ("pool", "release"),
+    "pool reset": ("pool", "reset"),
+    "pool reprovision": ("pooladmin", "reprovision"),
+    "pool health": ("pooladmin", "health"),
+    "pool status": ("pooladmin", "status"),
+    "pool pump": ("pooladmin", "pump"),
+    "pool apply": ("pooladmin", "apply"),
+    "pool drain": ("pooladmin", "drain"),
+    "pool undrain": ("pooladmin", "undrain"),
+    "pool repair": ("pooladmin", "repair"),
     "key create": ("key", "create"),
     "key list": ("key", "list_keys"),
     "key revoke": ("key", "revoke"),
@@ -99,5 +114,7 @@ def _fail(verb: str, failure: "Failure", rest: list[str]) -> int:
     say(str(failure))
     if failure.code == "usage":
         say(usage.line(verb))
-    emit({"ok": False, "code": failure.code, "message": str(failure)}, pretty="--pretty" in rest)
+    # A shell reads stdout then, and would run what it finds there.
+    if "--shell" not in rest:
+        emit({"ok": False, "code": failure.code, "message": str(failure)}, pretty="--pretty" in rest)
     return failure.exit_status

@@ -52,11 +52,12 @@ def split(
 
 
 def number(name: str, text: str) -> float:
-    """A number as JavaScript's Number() reads it, which is what the older lease-cli took."""
+    """A number as JavaScript's Number() reads it, which is what the older lease-cli took. ``name`` says where the
+    text is from: a flag with its dashes, or a variable."""
     try:
         return _number(text.strip())
     except (ValueError, OverflowError):
-        raise Usage(f"--{name} must be a number, not {text!r}") from None
+        raise Usage(f"{name} must be a number, not {text!r}") from None
 
 
 def _number(text: str) -> float:

@@ -36,7 +36,7 @@ class Deadline:
 
 
 class Heartbeat(threading.Thread):
-    """Beats one lease at an eighth of its TTL until ``stop``, or until it is lost.
+    """Beats one lease, at an eighth of its TTL unless told otherwise, until ``stop`` or until it is lost.
 
     ``on_renewed`` is told each new deadline; ``on_lost`` is told once: the refusal that confirmed the loss,
     or None when the deadline has come without a beat that got through. Both are called in this thread.
@@ -49,6 +49,7 @@ class Heartbeat(threading.Thread):
         lease_id: str,
         fencing_token: int,
         ttl_seconds: float,
+        beat_seconds: float | None = None,
         deadline: Deadline,
         on_lost: Callable[[Refused | None], None],
         on_renewed: Callable[[Deadline], None] = lambda deadline: None,
@@ -58,7 +59,7 @@ class Heartbeat(threading.Thread):
         self._connection = connection
         self._path = f"/v1/leases/{lease_id}/heartbeat"
         self._body = {"fencing_token": fencing_token}
-        self._interval = ttl_seconds / BEATS_PER_TTL
+        self._interval = ttl_seconds / BEATS_PER_TTL if beat_seconds is None else beat_seconds
         self._connection.timeout = min(10.0, max(1.0, self._interval))
         self._ttl_seconds = ttl_seconds
         self._on_renewed = on_renewed

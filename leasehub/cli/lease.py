@@ -24,6 +24,17 @@ POLL_SECONDS = 0.5
 COMMON = ("owner-pattern",)
 
 
+class Place:
+    """What a lease is on: the command line calls it a kind, the server a resource."""
+
+    __slots__ = ("kind", "resource_id", "resource_type")
+
+    def __init__(self, kind: str, *, resource_type: str = "kind", resource_id: str | None = None) -> None:
+        self.kind = kind
+        self.resource_type = resource_type
+        self.resource_id = kind if resource_id is None else resource_id
+
+
 def acquire(arguments: list[str]) -> int:
     given = flags.read(
         "lease acquire",
@@ -120,11 +131,11 @@ def heartbeat(arguments: list[str]) -> int:
     kind, pattern, token = kind_of(given), owner_pattern(given), token_of(given)
     connection, known = connect()
     owner = owner_of(given, pattern, known, connection)
-    return emit(_heartbeat(connection, kind, owner, token), pretty="pretty" in given)
+    return emit(heartbeat_at(connection, Place(kind), owner, token), pretty="pretty" in given)
 
 
-def _heartbeat(connection: Connection, kind: str, owner: str, token: int) -> dict[str, object]:
-    view = look(connection, kind)
+def heartbeat_at(connection: Connection, place: Place, owner: str, token: int) -> dict[str, object]:
+    kind, view = place.kind, look_at(connection, place)
     if view["state"] == "free":
         return refusal("not_held", kind)
     if not _is_own(view, owner) or view["fencing_token"] != token:
@@ -168,7 +179,8 @@ def release(arguments: list[str]) -> int:
     kind, pattern = kind_of(given), owner_pattern(given)
     if "force" in given:
         connection, _ = connect()
-        result = _force_release(connection, kind, given.get("reason") or "leasehub lease release --force")
+        reason = given.get("reason") or "leasehub lease release --force"
+        result = force_release_at(connection, Place(kind), reason)
         return emit(result, pretty="pretty" in given)
     given.required("token")
     if "reason" in given:
@@ -176,13 +188,13 @@ def release(arguments: list[str]) -> int:
     token = token_of(given)
     connection, known = connect()
     owner = owner_of(given, pattern, known, connection)
-    return emit(_release(connection, kind, owner, token), pretty="pretty" in given)
+    return emit(release_at(connection, Place(kind), owner, token), pretty="pretty" in given)
 
 
-def _release(connection: Connection, kind: str, owner: str, token: int) -> dict[str, object]:
-    view = look(connection, kind)
+def release_at(connection: Connection, place: Place, owner: str, token: int) -> dict[str, object]:
+    kind, view = place.kind, look_at(connection, place)
     if view["state"] == "free":
-        return _nothing_held(connection, kind, token)
+        return _nothing_held(connection, place, token)
     if not _is_own(view, owner):
         return refusal("not_owner", kind, holder=view["holder"])
     if view["fencing_token"] != token:
@@ -201,23 +213,23 @@ def _release(connection: Connection, kind: str, owner: str, token: int) -> dict[
     return _released(kind, was_expired=bool(answer["was_expired"]))
 
 
-def _nothing_held(connection: Connection, kind: str, token: int) -> dict[str, object]:
+def _nothing_held(connection: Connection, place: Place, token: int) -> dict[str, object]:
     """Releasing again is fine; but a token this kind never gave out means that another was meant."""
     known = connection.call(
         "POST",
         "/v1/fence/check",
-        {"resource_type": "kind", "resource_id": kind, "fencing_token": token},
+        {"resource_type": place.resource_type, "resource_id": place.resource_id, "fencing_token": token},
         key=fresh_key(),
     )
-    result = not_held(kind, "released")
+    result = not_held(place.kind, "released")
     if token > (known["highest_token"] or 0):
-        say(f"warning: {kind} never gave out the token {token}; is this the right --kind?")
+        say(f"warning: {place.kind} never gave out the token {token}; is another one meant?")
         result["unknownToken"] = True
     return result
 
 
-def _force_release(connection: Connection, kind: str, reason: str) -> dict[str, object]:
-    view = look(connection, kind)
+def force_release_at(connection: Connection, place: Place, reason: str) -> dict[str, object]:
+    kind, view = place.kind, look_at(connection, place)
     if view["state"] == "free":
         return not_held(kind, "released")
     if not view["lease_id"] or view["fencing_token"] is None:
@@ -268,7 +280,12 @@ def connect() -> tuple[Connection, credentials.Credentials]:
 
 
 def look(connection: Connection, kind: str) -> Members:
-    return connection.call("GET", f"/v1/leases/status?resource_type=kind&resource_id={quoted(kind)}")
+    return look_at(connection, Place(kind))
+
+
+def look_at(connection: Connection, place: Place) -> Members:
+    resource = f"resource_type={place.resource_type}&resource_id={quoted(place.resource_id)}"
+    return connection.call("GET", f"/v1/leases/status?{resource}")
 
 
 def kind_of(given: flags.Flags) -> str:
@@ -287,15 +304,19 @@ def token_of(given: flags.Flags) -> int:
 
 
 def ttl_of(given: flags.Flags) -> int:
+    return ttl_seconds("--ttl", given["ttl"])
+
+
+def ttl_seconds(name: str, text: str) -> int:
     """Whole seconds, rounded half up; the server has the last word on the bounds."""
-    minutes = flags.number("ttl", given["ttl"])
+    minutes = flags.number(name, text)
     if not 0 < minutes <= MAX_TTL_MINUTES:
-        raise Usage(f"--ttl must be above 0 and at most {MAX_TTL_MINUTES} minutes, not {given['ttl']!r}")
+        raise Usage(f"{name} must be above 0 and at most {MAX_TTL_MINUTES} minutes, not {text!r}")
     return int(minutes * 60 + 0.5)
 
 
 def wait_of(given: flags.Flags) -> float:
-    wait_ms = flags.number("wait-ms", given.get("wait-ms", "0"))
+    wait_ms = flags.number("--wait-ms", given.get("wait-ms", "0"))
     if not 0 <= wait_ms < float("inf"):
         raise Usage(f"--wait-ms must be 0 or more, not {given['wait-ms']!r}")
     return wait_ms

@@ -1,7 +1,6 @@
 """leasehub run: a command that runs while a lease is held, and not a moment longer."""
 
 import os
-import signal
 
 from leasehub.cli import credentials, flags
 from leasehub.cli.failures import Refused, Unreachable, Usage
@@ -9,7 +8,7 @@ from leasehub.cli.guardian import Guardian
 from leasehub.cli.heartbeat import boot_clock
 from leasehub.cli.lease import outside_fence
 from leasehub.cli.output import emit, say
-from leasehub.cli.signals import Signals
+from leasehub.cli.signals import Signals, interrupted
 from leasehub.cli.supervision import RELEASE_ATTEMPTS, Hold, Supervision, release
 from leasehub.cli.wire import Connection, fresh_key
 
@@ -21,12 +20,21 @@ POLL_SECONDS = 0.5
 
 
 def run(arguments: list[str]) -> int:
-    given, command = _read(arguments)
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    command = arguments[len(own) + 1 :]
+    if any(argument.partition("=")[0] == "--pool" for argument in own):
+        from leasehub.cli.poolrun import run_pool
+
+        return run_pool(own, _checked(command))
+    given = flags.read("run", own, values=("resource", "ttl-seconds", "holder", "purpose", "wait-seconds"))
+    if not given.get("resource"):
+        raise Usage("run needs --resource or --pool")
+    _checked(command)
     resource_type, _, resource_id = given["resource"].partition("/")
     if not resource_type or not resource_id:
         raise Usage(f"--resource must look like TYPE/ID, not {given['resource']!r}")
     ttl_seconds = flags.whole("ttl-seconds", given.get("ttl-seconds", str(DEFAULT_TTL_SECONDS)), least=1)
-    wait_seconds = flags.number("wait-seconds", given.get("wait-seconds", "0"))
+    wait_seconds = flags.number("--wait-seconds", given.get("wait-seconds", "0"))
     if not 0 <= wait_seconds < float("inf"):
         raise Usage(f"--wait-seconds must be 0 or more, not {given['wait-seconds']!r}")
     known = credentials.find()
@@ -50,18 +58,14 @@ def run(arguments: list[str]) -> int:
     finally:
         connection.close()
     if held is None:
-        return interrupted(signals)
+        return interrupted(signals, "before the command was started")
     return run_holding(held, known, command, _environment(held, known, body), signals)
 
 
-def _read(arguments: list[str]) -> tuple[flags.Flags, list[str]]:
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    given = flags.read("run", own, values=("resource", "ttl-seconds", "holder", "purpose", "wait-seconds"))
-    given.required("resource")
-    command = arguments[len(own) + 1 :]
+def _checked(command: list[str]) -> list[str]:
     if not command or not command[0]:
         raise Usage("run needs a command, after --")
-    return given, command
+    return command
 
 
 def own_holder(known: credentials.Credentials, connection: Connection) -> str:
@@ -118,13 +122,6 @@ def _refusal(resource: str, refused: Refused, wait_seconds: float) -> dict[str, 
     return result
 
 
-def interrupted(signals: Signals) -> int:
-    number = signals.received[0]
-    message = f"ended by {signal.Signals(number).name} before the command was started"
-    emit({"ok": False, "code": "interrupted", "message": message})
-    return 128 + number
-
-
 def run_holding(
     held: Hold,
     known: credentials.Credentials,
@@ -135,7 +132,7 @@ def run_holding(
     """Runs the command, gives the lease back; the exit status of the whole."""
     if signals.received:
         release(held, known)
-        return interrupted(signals)
+        return interrupted(signals, "before the command was started")
     try:
         guardian = Guardian(command, environment, held.deadline)
     except BaseException:

@@ -5,6 +5,8 @@ import select
 import signal
 import socket
 
+from leasehub.cli.output import emit, say
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,11 +20,11 @@ def readable(seconds: float, *sources: int | socket.socket) -> list[int | socket
 
 class Signals:
     """One that was ignored when the process started (by nohup, say) stays ignored. ``at_once`` is called as soon
-    as one arrives, even amid a wait for the server."""
+    as one arrives, even amid a wait for the server, which goes on after it unless it raises."""
 
     def __init__(self, at_once: "Callable[[], None]" = lambda: None) -> None:
         self.received: list[int] = []
-        self._at_once = at_once
+        self.at_once = at_once
         self._wake, waking = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(waking, False)
@@ -33,7 +35,7 @@ class Signals:
 
     def _receive(self, number: int, frame: object) -> None:
         self.received.append(number)
-        self._at_once()
+        self.at_once()
 
     def wait(self, seconds: float, *also: int | socket.socket) -> list[int | socket.socket]:
         """Those of the others that have something to read; ends early when a signal arrives."""
@@ -42,3 +44,13 @@ class Signals:
             os.read(self._wake, 512)
             ready.remove(self._wake)
         return ready
+
+
+def interrupted(signals: Signals, when: str, *, is_silent: bool = False) -> int:
+    """Says that a signal has ended the verb, on stdout unless it ``is_silent``; the exit status."""
+    number = signals.received[0]
+    message = f"ended by {signal.Signals(number).name} {when}"
+    say(message)
+    if not is_silent:
+        emit({"ok": False, "code": "interrupted", "message": message})
+    return 128 + number

@@ -8,7 +8,7 @@ import time
 from leasehub.cli import credentials
 from leasehub.cli.failures import Failure, Refused, Unreachable
 from leasehub.cli.guardian import Guardian
-from leasehub.cli.heartbeat import LONGEST_WAIT_SECONDS, Deadline, Heartbeat
+from leasehub.cli.heartbeat import BEATS_PER_TTL, LONGEST_WAIT_SECONDS, Deadline, Heartbeat
 from leasehub.cli.output import say
 from leasehub.cli.signals import Signals
 from leasehub.cli.wire import Connection, Members
@@ -29,8 +29,12 @@ LOST_SECONDS = 2.0
 class Hold:
     """The lease that the command runs under. Its time counts from when it was first asked for."""
 
-    def __init__(self, answer: Members, *, sent_at: float, ttl_seconds: float) -> None:
+    def __init__(self, answer: Members, *, sent_at: float, ttl_seconds: float, name: str | None = None) -> None:
         self.lease_id = str(answer["lease_id"])
+        #: What people know it by; its release is announced then.
+        self.name = name or f"lease {self.lease_id}"
+        self.is_announced = name is not None
+        self.beat_seconds = ttl_seconds / BEATS_PER_TTL
         self.fencing_token = int(answer["fencing_token"])
         self.expires_at = str(answer["expires_at"])
         self.ttl_seconds = ttl_seconds
@@ -40,6 +44,7 @@ class Hold:
 
 def release(held: Hold, known: credentials.Credentials, *, attempts: int = RELEASE_ATTEMPTS) -> None:
     """Gives the lease back, or says that it is left to run out."""
+    released = "is gone already"
     connection = Connection(known.url, known.token, timeout=3.0)
     path = f"/v1/leases/{held.lease_id}?fencing_token={held.fencing_token}"
     for attempt in range(1, attempts + 1):
@@ -47,12 +52,16 @@ def release(held: Hold, known: credentials.Credentials, *, attempts: int = RELEA
         with contextlib.suppress(Refused):
             try:
                 connection.call("DELETE", path, attempts=1)
+                released = "is released"
             except Unreachable as reason:
-                say(f"could not release lease {held.lease_id} (attempt {attempt} of {attempts}): {reason}")
+                released = "is left to run out"
+                say(f"could not release {held.name} (attempt {attempt} of {attempts}): {reason}")
                 time.sleep(0.3 * (attempts - attempt))
                 continue
         break
     connection.close()
+    if held.is_announced:
+        say(f"{held.name} {released}")
 
 
 class Supervision:
@@ -80,6 +89,7 @@ class Supervision:
             lease_id=held.lease_id,
             fencing_token=held.fencing_token,
             ttl_seconds=held.ttl_seconds,
+            beat_seconds=held.beat_seconds,
             deadline=held.deadline,
             on_renewed=guardian.renew,
             on_lost=self._on_lost,
@@ -110,7 +120,7 @@ class Supervision:
             ended_by = refused.fields.get("ended_by")
             self.lost = self.lost or f"{refused}" + (f" (ended by: {ended_by})" if ended_by else "")
             self.guardian.stop(signal.SIGTERM, seconds=LOST_SECONDS)
-        say(f"lease {self.held.lease_id} is lost, the command is stopped: {self.lost}")
+        say(f"{'confirmed ' if refused else ''}{self.held.name} lost, the command is stopped: {self.lost}")
 
     def _note_deadline(self) -> None:
         self.lost = self.lost or "no heartbeat got through until the lease's own deadline"

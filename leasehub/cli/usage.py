@@ -17,6 +17,22 @@ LINES = {
     "task show": "--task ID",
     "task retry": "--task ID",
     "queue status": "[--queue Q]",
+    "pool acquire": "--pool P [--owner O] [--session S] [--ttl MINUTES] [--wait-ms N | --no-wait] [--poll-ms N] "
+    "[--selector JSON] [--count N] [--shell]",
+    "pool request": "--pool P [--owner O] [--session S] [--ttl MINUTES] [--poll-ms N] [--selector JSON] [--count N]",
+    "pool claim": "--pool P --request ID [--owner O] [--shell]",
+    "pool cancel": "--pool P --request ID",
+    "pool heartbeat": "--pool P --slot ID --token N [--owner O]",
+    "pool release": "--pool P --slot ID (--token N [--owner O] | --force [--reason TEXT])",
+    "pool reset": "--pool P --slot ID --token N [--owner O]",
+    "pool reprovision": "--pool P --slot ID [--owner O] [--ttl MINUTES]",
+    "pool health": "--pool P --slot ID",
+    "pool status": "--pool P",
+    "pool pump": "--pool P [--owner O]",
+    "pool apply": "FILE",
+    "pool drain": "--pool P --slot ID",
+    "pool undrain": "--pool P --slot ID",
+    "pool repair": "--pool P --slot ID",
     "key create": "--principal HANDLE [--kind agent|service|human] [--label TEXT] [--rings 1,2,3] "
     "[--holder-pattern REGEX] [--expires-at TIME]",
     "key list": "",
@@ -25,7 +41,8 @@ LINES = {
     "org create": "NAME",
     "whoami": "",
     "version": "",
-    "run": "--resource TYPE/ID [--ttl-seconds N] [--holder H] [--purpose TEXT] [--wait-seconds N] -- COMMAND",
+    "run": "(--resource TYPE/ID [--ttl-seconds N] [--holder H] [--purpose TEXT] [--wait-seconds N] | "
+    "--pool P [--owner O] [--ttl MINUTES] [--heartbeat-secs N] [--wait-ms N | --no-wait]) -- COMMAND",
     "work": "--queue Q [--concurrency N] [--ttl-seconds N] [--holder H] [--until-empty] [--wait-seconds N] -- COMMAND",
     "up": "[--data DIR] [--host ADDRESS] [--port N]",
 }
@@ -49,11 +66,20 @@ left of COMMAND after ten seconds, or at a second signal, is killed.
 --until-empty ends when nothing in the queue is ready, delayed or claimed by anybody (the key needs RING-1);
 --wait-seconds N ends when there has been nothing to claim for so long. Otherwise it works until a signal.
 At the end stdout says {"ok":true,"code":"stopped"|"empty","completed":n,"failed":n,"returned":n,"lost":n}.""",
+    "pool": """\
+P is a pool's name, or a pool file whose "name" is meant; LEASE_POOL_FILE stands in for it.
+Every pool verb takes --pretty and --owner-pattern REGEX (or LEASE_OWNER_PATTERN). The owner is --owner, else
+LEASE_OWNER, else the key's principal. --ttl is minutes (else POOL_TTL_MINUTES, else the pool's); acquire waits for
+ever unless told otherwise, looks every --poll-ms (else POOL_POLL_MS, 5000), and leaves the queue on a signal.
+A request is kept alive by `claim`: one that nobody asks for is dropped. With --shell a grant is printed as
+export lines, and a failure on stderr alone. Applying, reprovision, health, drain, undrain and repair are an
+operator's.""",
     "run": """\
-Runs COMMAND while holding a lease that it beats from the background. Stops COMMAND and all its descendants
-when the lease is lost, or when the server has been away until the lease's own deadline; what COMMAND leaves
-running is stopped before the lease is released. COMMAND sees LEASEHUB_FENCING_TOKEN, LEASEHUB_LEASE_ID,
-LEASEHUB_RESOURCE_TYPE, LEASEHUB_RESOURCE_ID, LEASEHUB_HOLDER, LEASEHUB_EXPIRES_AT and LEASEHUB_URL.
+Runs COMMAND while holding a lease, or a slot of a pool, that it beats from the background. Stops COMMAND and
+all its descendants when the lease is lost, or when the server has been away until the lease's own deadline;
+what COMMAND leaves running is stopped before the lease is released. COMMAND sees LEASEHUB_FENCING_TOKEN,
+LEASEHUB_LEASE_ID, LEASEHUB_RESOURCE_TYPE, LEASEHUB_RESOURCE_ID, LEASEHUB_HOLDER, LEASEHUB_EXPIRES_AT and
+LEASEHUB_URL; with --pool also what the grant exports, and POOL_RUN_SLOT, POOL_RUN_TOKEN and POOL_RUN_OWNER.
 Its stdin, stdout and stderr are passed through; stdout ends with a JSON object of leasehub's own only when
 COMMAND did not run to its end (refused, usage, unreachable, cannot be started, interrupted, lease lost).
 Exit: COMMAND's own status, 128+n after a signal n, 127 or 126 when it cannot be started, 75 when the lease

@@ -29,6 +29,8 @@ class Leases:
         # Payloads that wait in the one queue, and the results that came of them.
         self.tasks = []
         self.results = []
+        # The states of the requests to the one pool, by id.
+        self.requests = {}
         self.lock = threading.Lock()
 
     def now(self):
@@ -55,6 +57,15 @@ class Leases:
                 return (200, self.claim(principal, body)) if self.tasks else (204, None)
             case "POST", ["tasks", task_id, "complete"]:
                 return 200, self.complete(principal, task_id, body)
+            case "POST", ["pools", _, "requests"]:
+                request_id = f"req_{uuid.uuid4().hex}"
+                self.requests[request_id] = "queued"
+                return 202, self.request(request_id)
+            case "GET", ["pools", _, "requests", request_id]:
+                return 200, self.request(request_id)
+            case "DELETE", ["pools", _, "requests", request_id]:
+                self.requests[request_id] = "cancelled"
+                return 200, self.request(request_id)
             case "POST", ["leases", lease_id, "heartbeat"]:
                 return 200, self.heartbeat(principal, lease_id, body["fencing_token"])
             case "DELETE", ["leases", lease_id]:
@@ -113,6 +124,10 @@ class Leases:
         del self.rows["task", task_id]
         self.results.append(body.get("result"))
         return {"task_id": task_id, "state": "done", "ready_at": None}
+
+    def request(self, request_id):
+        view = {"request_id": request_id, "state": self.requests[request_id], "position": 1, "eta_ms": 480_000}
+        return {**view, "count": 1, "mode": "blocking", "grants": [], "shell_prefix": "POOL_LEASE"}
 
     def figures(self, row):
         return {

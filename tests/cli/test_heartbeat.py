@@ -152,9 +152,9 @@ def test_an_acquisitions_deadline_counts_from_its_first_attempt_whose_answer_was
 def test_a_fault_of_its_own_ends_the_command_before_the_lease_is_released(faulty, fake, tmp_path):
     """The supervision is made to break while the command runs."""
     script = (
-        "import sys; from leasehub.cli import main, run\n"
+        "import sys; from leasehub.cli import main, supervision\n"
         "def broken(self): self.heartbeat.start(); raise RuntimeError('broken')\n"
-        "run._Supervision.supervise = broken\n"
+        "supervision.Supervision.supervise = broken\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     alive = []
