@@ -24,6 +24,7 @@ from leasehub.errors import (
     IdempotencyMismatch,
     InProgress,
     MethodNotAllowed,
+    NotFound,
     PayloadTooLarge,
     UnsupportedMediaType,
     ValidationError,
@@ -112,6 +113,10 @@ class Operation(APIView):
 
     def _answer(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
         authorization = request.META.get("HTTP_AUTHORIZATION")
+        if any("\0" in name for name in kwargs.values()):
+            # No database has such a name, and PostgreSQL fails when asked for it.
+            authenticate(authorization)
+            raise NotFound
         key = request.META.get("HTTP_IDEMPOTENCY_KEY") if handler.remembers else None
         if key is None and handler.service_checks_key:
             self.caller = recognize(authorization)

@@ -24,6 +24,8 @@ class Names:
     slot_id: str = "nothing"
     request_id: str = "req_" + "0" * 32
     run_id: str = "run_" + "0" * 32
+    queue: str = "nothing"
+    task_id: str = "t_" + "0" * 32
 
     @classmethod
     def of_nothing(cls) -> "Names":
@@ -41,6 +43,8 @@ class Names:
             f"slot{digits[:12]}",
             f"req_{digits}",
             f"run_{digits}",
+            f"q{digits[:12]}",
+            f"t_{digits}",
         )
 
     def hidden(self, content: bytes) -> bytes:
@@ -135,6 +139,16 @@ SAMPLES: dict[str, Sample] = {
         lambda names: f"checkpoints/{names.subject_id}/task_state",
         lambda names: {"state": {"step": 3}, "fence": resource(names, fencing_token=names.token)},
     ),
+    "task_put": Sample("POST", lambda names: f"queues/{names.queue}/tasks", lambda names: {"payload": {"n": 1}}),
+    "task_claim": Sample("POST", lambda names: "leases/hot-claim", lambda names: {"queue": names.queue}),
+    "task_show": Sample("GET", lambda names: f"tasks/{names.task_id}"),
+    "task_complete": Sample("POST", lambda names: f"tasks/{names.task_id}/complete", a_beat),
+    "task_fail": Sample(
+        "POST", lambda names: f"tasks/{names.task_id}/fail", lambda names: {"error": "broken", **a_beat(names)}
+    ),
+    "task_retry": Sample("POST", lambda names: f"tasks/{names.task_id}/retry"),
+    "queue_list": Sample("GET", lambda names: "queues"),
+    "queue_show": Sample("GET", lambda names: f"queues/{names.queue}"),
     "pool_list": Sample("GET", lambda names: "pools"),
     "pool_show": Sample("GET", lambda names: f"pools/{names.pool}"),
     "pool_declare": Sample(

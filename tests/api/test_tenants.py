@@ -15,14 +15,16 @@ from tests.conftest import Caster, cast
 from tests.leases.conftest import Held
 
 # These make something of one's own, under whatever name: their answers have new ids and times in them.
-MAKERS = {"lease_acquire", "principal_create", "key_create", "checkpoint_post", "pool_declare"}
+MAKERS = {"lease_acquire", "principal_create", "key_create", "checkpoint_post", "pool_declare", "task_put"}
 PATH_PARAMETERS = {"lease_id", "key_id", "handle", "handoff_id", "checkpoint_id", "subject_id", "kind"} | {
     "pool",
     "slot_id",
     "request_id",
     "run_id",
+    "queue",
+    "task_id",
 }
-VOLATILE = re.compile(rb"(lease_|key_|ckpt_)[0-9a-f]{32}|lh_\w+|\d{13,}|\d{4}-\d\d-\d\dT[\d:.]+Z")
+VOLATILE = re.compile(rb"(lease_|key_|ckpt_|t_)[0-9a-f]{32}|lh_\w+|\d{13,}|\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
 @pytest.fixture
@@ -45,6 +47,7 @@ def theirs(agent: Caster, teammate: Caster, operator: Caster, clock: Any) -> dic
     operator.put("pools/theirs-pool", declared)
     waiting = agent.post("pools/theirs-pool/requests", {"mode": "async", "holder": "agent"}).json()["data"]
     run = operator.post("pools/theirs-pool/slots/theirs-slot-2/reprovision", {"wait_seconds": 0}).json()["data"]
+    task = agent.post("queues/theirs-queue/tasks", {"payload": "secret"}).json()["data"]
     return {
         state: Names(
             held.lease_id,
@@ -59,6 +62,8 @@ def theirs(agent: Caster, teammate: Caster, operator: Caster, clock: Any) -> dic
             "theirs-slot-1",
             waiting["request_id"],
             run["run_id"],
+            "theirs-queue",
+            task["task_id"],
         )
         for state, held in leases.items()
     }
@@ -127,7 +132,7 @@ def test_the_matrix_is_not_empty_the_owner_is_answered_otherwise(theirs: dict[st
         "lease_reap", "lease_list", "fence_check", "key_revoke", "key_rotate", "principal_retire", "event_list",
         "handoff_show", "handoff_resolve", "handoff_withdraw", "checkpoint_find", "checkpoint_show", "checkpoint_get",
         "pool_show", "pool_request", "pool_request_show", "pool_request_cancel", "pool_request_list", "pool_run_show",
-        "pool_drain", "pool_repair", "pool_heartbeat", "pool_pump",
+        "task_claim", "task_show", "queue_show", "pool_drain", "pool_repair", "pool_heartbeat", "pool_pump",
     }  # fmt: skip
 
 
