@@ -42,6 +42,17 @@ VERBS = {
     "pool drain": ("pooladmin", "drain"),
     "pool undrain": ("pooladmin", "undrain"),
     "pool repair": ("pooladmin", "repair"),
+    "handoff send": ("handoff", "send"),
+    "handoff inbox": ("handoff", "inbox"),
+    "handoff show": ("handoff", "show"),
+    "handoff accept": ("handoff", "accept"),
+    "handoff reject": ("handoff", "reject"),
+    "handoff withdraw": ("handoff", "withdraw"),
+    "handoff complete": ("handoff", "complete"),
+    "checkpoint save": ("checkpoint", "save"),
+    "checkpoint get": ("checkpoint", "get"),
+    "events list": ("events", "list_events"),
+    "events tail": ("events", "tail"),
     "key create": ("key", "create"),
     "key list": ("key", "list_keys"),
     "key revoke": ("key", "revoke"),
@@ -116,5 +127,6 @@ def _fail(verb: str, failure: "Failure", rest: list[str]) -> int:
         say(usage.line(verb))
     # A shell reads stdout then, and would run what it finds there.
     if "--shell" not in rest:
-        emit({"ok": False, "code": failure.code, "message": str(failure)}, pretty="--pretty" in rest)
+        result = {"ok": False, "code": failure.code, "message": str(failure), **failure.fields}
+        emit(result, pretty="--pretty" in rest)
     return failure.exit_status

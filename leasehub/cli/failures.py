@@ -1,11 +1,20 @@
 """Why a command ends without having done what was asked, and with which exit status."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class Failure(Exception):
     """Ends the command: ``code`` and the message go to stdout as JSON, the message to stderr as text."""
 
     code = "internal"
     exit_status = 3
+
+    def __init__(self, message: str, fields: "Mapping[str, object] | None" = None) -> None:
+        super().__init__(message)
+        #: What the server said besides.
+        self.fields = fields or {}
 
 
 class Usage(Failure):
@@ -38,10 +47,9 @@ class Refused(Failure):
     exit_status = 1
 
     def __init__(self, reason: str, message: str, fields: dict[str, object]) -> None:
-        super().__init__(message)
+        super().__init__(message, fields)
         self.reason = reason
         self.code = reason.lower()
-        self.fields = fields
 
 
 class HelpWanted(Exception):

@@ -22,10 +22,11 @@ def say(text: str) -> None:
     write(2, lines.encode("utf-8", "backslashreplace"))
 
 
-def write(descriptor: int, content: bytes) -> None:
+def write(descriptor: int, content: bytes) -> bool:
+    """False when the reader has gone away: the exit status still says how it went."""
     try:
         while content:
             content = content[os.write(descriptor, content) :]
     except (BrokenPipeError, BlockingIOError):
-        # The reader has gone away: the exit status still says how it went.
-        pass
+        return False
+    return True

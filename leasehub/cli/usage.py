@@ -33,6 +33,20 @@ LINES = {
     "pool drain": "--pool P --slot ID",
     "pool undrain": "--pool P --slot ID",
     "pool repair": "--pool P --slot ID",
+    "handoff send": "--to PRINCIPAL --subject ID [--message TEXT] [--next-action TEXT] [--lease-ids ID,…] "
+    "[--resource TYPE/ID] [--kind K] [--context ID] [--checkpoint ID] [--parent ID] [--accept-by TIME] "
+    "[--done JSON] [--decisions JSON] [--failed-approaches JSON] [--blockers JSON] [--artifacts JSON] [--state JSON]",
+    "handoff inbox": "[--sent] [--status S] [--limit N] [--after CURSOR]",
+    "handoff show": "--handoff ID",
+    "handoff accept": "--handoff ID [--holder H] [--ttl-seconds N] [--observed-commit C] [--reason TEXT]",
+    "handoff reject": "--handoff ID --reason TEXT",
+    "handoff withdraw": "--handoff ID [--reason TEXT]",
+    "handoff complete": "--handoff ID [--result JSON]",
+    "checkpoint save": "--subject ID --kind K --state (JSON | -) [--expected-version (N | any)] [--ttl-seconds N] "
+    "[--run-id ID] [--fence TYPE/ID --token N]",
+    "checkpoint get": "(--subject ID --kind K | --checkpoint ID) [--version N]",
+    "events list": "[--after CURSOR] [--limit N] [--types TYPE,…] [--resource TYPE/ID]",
+    "events tail": "[--after CURSOR] [--types TYPE,…] [--resource TYPE/ID]",
     "key create": "--principal HANDLE [--kind agent|service|human] [--label TEXT] [--rings 1,2,3] "
     "[--holder-pattern REGEX] [--expires-at TIME]",
     "key list": "",
@@ -74,6 +88,17 @@ ever unless told otherwise, looks every --poll-ms (else POOL_POLL_MS, 5000), and
 A request is kept alive by `claim`: one that nobody asks for is dropped. With --shell a grant is printed as
 export lines, and a failure on stderr alone. Applying, reprovision, health, drain, undrain and repair are an
 operator's.""",
+    "handoff": """\
+Offers unfinished work, with its leases, to another principal. The leases are named by --lease-ids (a task's id
+will do), by the --resource or the --kind that they are on. They stay the giver's until the offer is accepted;
+`accept` answers them with their new ids and tokens, and which were lost.""",
+    "checkpoint": """\
+Saves the next version of a subject's state: --expected-version is the one that is there now, 0 (also when left
+out) for none, any for whichever. `--state -` reads it from stdin. With --fence the write is refused unless the token
+is the resource's current one.""",
+    "events": """\
+`list` answers a page, from the beginning or --after a cursor. `tail` prints one event a line, from now on or --after
+a cursor, until a signal; an event's position is a cursor too.""",
     "run": """\
 Runs COMMAND while holding a lease, or a slot of a pool, that it beats from the background. Stops COMMAND and
 all its descendants when the lease is lost, or when the server has been away until the lease's own deadline;

@@ -31,6 +31,7 @@ class Leases:
         self.results = []
         # The states of the requests to the one pool, by id.
         self.requests = {}
+        self.events = []
         self.lock = threading.Lock()
 
     def now(self):
@@ -57,6 +58,9 @@ class Leases:
                 return (200, self.claim(principal, body)) if self.tasks else (204, None)
             case "POST", ["tasks", task_id, "complete"]:
                 return 200, self.complete(principal, task_id, body)
+            case "GET", ["events"]:
+                events = [event for event in self.events if event["position"] > int(query["after"])]
+                return 200, {"events": events, "next": None, "cursor": str(len(self.events))}
             case "POST", ["pools", _, "requests"]:
                 request_id = f"req_{uuid.uuid4().hex}"
                 self.requests[request_id] = "queued"
