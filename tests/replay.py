@@ -68,10 +68,13 @@ def _iso(event: Event) -> str:
     return event.at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{event.at.microsecond // 1000:03d}Z"
 
 
-def assert_the_journal_gives_the_state() -> None:
+def assert_the_journal_gives_the_state(
+    events: Iterable[Event] | None = None, resources: Iterable[Resource] | None = None
+) -> None:
     """Replaying every event gives exactly what the rows say; a pruned row has had a token and is free."""
-    state = replayed(Event.objects.order_by("pk"))
-    rows = {(row.organization_id, row.resource_type, row.resource_id): row for row in Resource.objects.all()}
+    state = replayed(Event.objects.order_by("pk") if events is None else events)
+    resources = Resource.objects.all() if resources is None else resources
+    rows = {(row.organization_id, row.resource_type, row.resource_id): row for row in resources}
     held = {
         name: Holding(row.lease_id, row.last_token, row.principal_id, row.holder or "")
         for name, row in rows.items()
