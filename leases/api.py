@@ -175,9 +175,10 @@ class ReapedLease(BaseModel):
     resource_type: str
     resource_id: str
     lease_id: str
-    fencing_token: int
+    #: Of others' leases to RING-1 alone, like the holder.
+    fencing_token: int | None
     principal: str | None
-    holder: str
+    holder: str | None
     acquired_at: str
     heartbeat_at: str
     expired_at: str
@@ -426,7 +427,7 @@ class ReapLease(Operation):
             resource_type=given.resource_type,
             resource_id=given.resource_id,
         )
-        return data(reaped_view(row, at))
+        return data(reaped_view(self.caller, row, at))
 
 
 class ReconcileLeases(Operation):
@@ -443,7 +444,7 @@ class ReconcileLeases(Operation):
         return data(
             {
                 "held": [lease_view(self.caller, row, report.at) for row in report.held],
-                "reaped": [reaped_view(row, report.at) for row in report.reaped],
+                "reaped": [reaped_view(self.caller, row, report.at) for row in report.reaped],
                 "foreign": [lease_view(self.caller, row, report.at) for row in report.foreign],
                 "truncated": report.truncated,
             }
@@ -540,15 +541,17 @@ def ended_view(caller: Caller, lease_id: str, ending: queries.Ending | None) -> 
     }
 
 
-def reaped_view(row: Resource, at: datetime) -> dict[str, Any]:
+def reaped_view(caller: Caller, row: Resource, at: datetime) -> dict[str, Any]:
+    """A lease as it was when it was reaped; whose it was only to those who might have seen it."""
     assert row.lease_id is not None
+    shown = caller.observes or row.principal_id == caller.principal
     return {
         "resource_type": row.resource_type,
         "resource_id": row.resource_id,
         "lease_id": public_lease_id(row.lease_id),
-        "fencing_token": row.last_token,
-        "principal": None if row.principal is None else row.principal.handle,
-        "holder": row.holder,
+        "fencing_token": row.last_token if shown else None,
+        "principal": row.principal.handle if shown and row.principal else None,
+        "holder": row.holder if shown else None,
         "acquired_at": _iso(row.acquired_at),
         "heartbeat_at": _iso(row.heartbeat_at),
         "expired_at": _iso(row.expires_at),

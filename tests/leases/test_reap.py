@@ -4,7 +4,7 @@ from typing import Any
 from leasehub.events.models import Event
 from leases import services
 from leases.models import Resource
-from tests.conftest import Caster, error_of
+from tests.conftest import Caster, cast, error_of
 from tests.leases.conftest import Held
 
 NAME = {"resource_type": "deploy", "resource_id": "checkout"}
@@ -73,3 +73,11 @@ def test_a_token_grows_across_a_reap_even_when_the_clock_stands_still(agent: Cas
     assert services.reap_due() == 1
     clock.freeze(start)
     assert Held.by(agent).token == first.token + 1
+
+
+def test_a_key_that_may_not_observe_is_not_told_whose_it_was(held: Held, clock: Any) -> None:
+    blind = cast(held.agent.principal.organization, "blind", (2,))
+    clock.move(seconds=61)
+    reaped = blind.post("leases/reap", NAME).json()["data"]
+    assert reaped["lease_id"] == held.lease_id
+    assert (reaped["principal"], reaped["holder"], reaped["fencing_token"]) == (None, None, None)
