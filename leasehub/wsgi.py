@@ -13,6 +13,7 @@ import django  # noqa: E402
 django.setup(set_prefix=False)
 
 from django.conf import settings  # noqa: E402
+from django.core.exceptions import BadRequest  # noqa: E402
 from django.core.handlers.wsgi import LimitedStream, WSGIHandler, WSGIRequest  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.http import HttpRequest, HttpResponse  # noqa: E402
@@ -55,6 +56,8 @@ class ApiHandler(PageHandler):
     """
 
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:
+        if not request.META["PATH_INFO"].isascii():
+            _check_utf8(request.META["PATH_INFO"])
         request.resolver_match = found = view_of(request.path_info)
         return found
 
@@ -77,6 +80,18 @@ class ApiHandler(PageHandler):
             super().load_middleware(is_async)
         finally:
             settings.MIDDLEWARE = everything
+
+
+def _check_utf8(address: str) -> None:
+    """Raises BadRequest, where Django would write the percent signs back and take them for a name."""
+    try:
+        # As WSGI has it: each byte a character.
+        address.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadRequest("The address is not UTF-8.") from None
+    except UnicodeEncodeError:
+        # Decoded already, which a server may not do, but which names what was meant.
+        return
 
 
 @lru_cache(maxsize=4096)

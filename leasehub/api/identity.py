@@ -168,6 +168,9 @@ class Keys(Operation):
     )
     def post(self, request: HttpRequest) -> HttpResponse:
         given = parse_body(request, CreateKey)
+        known = queries.principals(organization=self.caller.organization).filter(handle=given.principal).first()
+        if known is not None and "kind" in given.model_fields_set and given.kind != known.kind:
+            raise ValidationError(f"{known.handle} is a principal of kind {known.kind}.", kind=f"is {known.kind}")
         made, plain = services.create_key(
             granted_by=self.caller,
             handle=given.principal,

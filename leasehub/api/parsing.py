@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl
@@ -16,6 +17,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 from leasehub.errors import PayloadTooLarge, UnsupportedMediaType, ValidationError
 
 MAX_BODY_BYTES = 1024 * 1024
+DRAINED_BYTES = 8 * MAX_BODY_BYTES
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_PAYLOAD_DEPTH = 20
 MAX_ID_LENGTH = 200
@@ -216,6 +218,7 @@ def json_object(request: HttpRequest) -> dict[str, Any]:
 def _body_text(request: HttpRequest) -> str:
     declared = request.META.get("CONTENT_LENGTH") or "0"
     if declared.isascii() and declared.isdigit() and int(declared[:12]) > MAX_BODY_BYTES:
+        _drain(request)
         raise PayloadTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
     try:
         body = request.body
@@ -234,6 +237,14 @@ def _body_text(request: HttpRequest) -> str:
         return body.decode("utf-8")
     except UnicodeDecodeError:
         raise ValidationError("The body is not UTF-8.", body="is not UTF-8") from None
+
+
+def _drain(request: HttpRequest) -> None:
+    """Reads what is refused, within reason: who is still sending does not hear the answer."""
+    left = DRAINED_BYTES
+    with suppress(OSError):
+        while left > 0 and (piece := request.read(64 * 1024)):
+            left -= len(piece)
 
 
 def _skip_space(text: str, start: int) -> int:

@@ -101,11 +101,11 @@ def _function(verb: str, rest: list[str]) -> "Callable[[list[str]], int]":
         return function
     from leasehub.cli.failures import HelpWanted, Usage
 
-    if verb in ("help", "--help", "-h") or rest[:1] in (["--help"], ["-h"]):
+    group = [known for known in VERBS if known.startswith(f"{verb} ")]
+    if verb in ("help", "--help", "-h") or (group and rest[:1] in (["--help"], ["-h"])):
         raise HelpWanted
     if verb == "--version":
         return _function("version", rest)
-    group = [known for known in VERBS if known.startswith(f"{verb} ")]
     wrong = f"{verb} {rest[0]}" if group and rest else verb
     raise Usage(f"there is no verb {wrong!r}, only: {', '.join(group or VERBS)}")
 

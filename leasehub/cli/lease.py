@@ -249,12 +249,24 @@ def force_release_at(connection: Connection, place: Place, reason: str) -> dict[
 
 
 def status(arguments: list[str]) -> int:
-    given = flags.read("lease status", arguments, values=("kind", "owner", *COMMON), switches=("pretty",))
-    given.required("kind")
-    kind = kind_of(given)
+    given = flags.read("lease status", arguments, values=("kind", "resource", "owner", *COMMON), switches=("pretty",))
+    place = place_of(given)
     owner_pattern(given)
     connection, _ = connect()
-    return emit(state_of(kind, look(connection, kind)), pretty="pretty" in given)
+    return emit(state_of(place.kind, look_at(connection, place)), pretty="pretty" in given)
+
+
+def place_of(given: flags.Flags) -> Place:
+    """The resource that --kind or --resource TYPE/ID names."""
+    if "resource" not in given:
+        given.required("kind")
+        return Place(kind_of(given))
+    if "kind" in given:
+        raise Usage(f"{given.verb} takes --kind or --resource, not both")
+    resource_type, _, resource_id = given["resource"].partition("/")
+    if not resource_type or not resource_id:
+        raise Usage(f"--resource must look like TYPE/ID, not {given['resource']!r}")
+    return Place(given["resource"], resource_type=resource_type, resource_id=resource_id)
 
 
 def state_of(kind: str, view: Members) -> dict[str, object]:
@@ -284,7 +296,7 @@ def look(connection: Connection, kind: str) -> Members:
 
 
 def look_at(connection: Connection, place: Place) -> Members:
-    resource = f"resource_type={place.resource_type}&resource_id={quoted(place.resource_id)}"
+    resource = f"resource_type={quoted(place.resource_type)}&resource_id={quoted(place.resource_id)}"
     return connection.call("GET", f"/v1/leases/status?{resource}")
 
 

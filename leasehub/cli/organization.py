@@ -10,6 +10,8 @@ from leasehub.cli.failures import Refused, Usage
 from leasehub.cli.output import emit
 from leasehub.cli.up import setup_failure
 
+USAGE_STATUS = 2
+
 
 def create(arguments: list[str]) -> int:
     given, names = flags.split("org create", arguments, values=(), switches=("pretty",))
@@ -25,6 +27,8 @@ def create(arguments: list[str]) -> int:
         errors="replace",
     )
     told = made.stderr.strip()
+    if made.returncode == USAGE_STATUS and told.startswith("CommandError: "):
+        raise Usage(told.removeprefix("CommandError: "))
     if made.returncode and told.startswith("CommandError: "):
         raise Refused("CONFLICT", told.removeprefix("CommandError: "), {})
     if made.returncode:
@@ -35,10 +39,13 @@ def create(arguments: list[str]) -> int:
 
 def _data() -> dict[str, str]:
     """Where the server's database is: never a new, empty one made by being in the wrong folder."""
-    if os.environ.get("LEASEHUB_DATA") or os.environ.get("DATABASE_URL"):
+    if os.environ.get("LEASEHUB_DATA"):
         return {}
     file = credentials.find_file()
     folder = os.path.dirname(os.path.abspath(file)) if file else ""
+    if os.environ.get("DATABASE_URL"):
+        # `leasehub up` keeps the secret key beside the credentials, wherever its database is.
+        return {"LEASEHUB_DATA": folder} if os.path.exists(os.path.join(folder, "secret_key")) else {}
     if not folder or not os.path.exists(os.path.join(folder, "leasehub.sqlite3")):
         raise Usage("no server's data found: set LEASEHUB_DATA or DATABASE_URL, or run where .leasehub is, or below")
     return {"LEASEHUB_DATA": folder}

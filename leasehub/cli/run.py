@@ -6,11 +6,11 @@ from leasehub.cli import credentials, flags
 from leasehub.cli.failures import Refused, Unreachable, Usage
 from leasehub.cli.guardian import Guardian
 from leasehub.cli.heartbeat import boot_clock
-from leasehub.cli.lease import outside_fence
+from leasehub.cli.lease import Place, look_at, outside_fence
 from leasehub.cli.output import emit, say
 from leasehub.cli.signals import Signals, interrupted
 from leasehub.cli.supervision import RELEASE_ATTEMPTS, Hold, Supervision, release
-from leasehub.cli.wire import Connection, fresh_key
+from leasehub.cli.wire import Connection, Members, fresh_key
 
 LEASE_LOST_STATUS = 75
 DEFAULT_TTL_SECONDS = 120
@@ -54,7 +54,8 @@ def run(arguments: list[str]) -> int:
     except Refused as refused:
         if refused.reason != "CONFLICT":
             raise outside_fence(refused) from None
-        return emit(_refusal(given["resource"], refused, wait_seconds))
+        refusal = _refusal(given["resource"], refused, wait_seconds)
+        return emit({**refusal, "holder": _holder_of(connection, given["resource"])})
     finally:
         connection.close()
     if held is None:
@@ -92,6 +93,8 @@ def _acquire(
         sent_at = boot_clock()
         try:
             answer = connection.call("POST", "/v1/leases", body, key=key)
+            if answer["took_over_expired"]:
+                _say_taken_over(body, answer["previous"])
             return Hold(answer, sent_at=sent_at if lost_at is None else lost_at, ttl_seconds=ttl_seconds)
         except (Refused, Unreachable) as reason:
             if isinstance(reason, Refused) and reason.reason != "CONFLICT":
@@ -105,6 +108,24 @@ def _acquire(
             signals.wait(min(POLL_SECONDS, max(0.05, left)))
         if signals.received:
             return None
+
+
+def _say_taken_over(body: dict[str, object], previous: Members) -> None:
+    # Loud: half the work may have been done by one who died.
+    say(
+        f"took {body['resource_type']}/{body['resource_id']} over: the lease of {previous['holder']}"
+        f" ran out at {previous['expires_at']} and was never given back"
+    )
+
+
+def _holder_of(connection: Connection, resource: str) -> object:
+    """Who holds it, as far as this key may see."""
+    resource_type, _, resource_id = resource.partition("/")
+    try:
+        view = look_at(connection, Place(resource, resource_type=resource_type, resource_id=resource_id))
+    except (Refused, Unreachable):
+        return None
+    return view["holder"] if view["state"] == "held" else None
 
 
 def _refusal(resource: str, refused: Refused, wait_seconds: float) -> dict[str, object]:

@@ -69,21 +69,21 @@ def list_leases(arguments: list[str]) -> int:
     given = flags.read("lease list", arguments, values=("owner", *COMMON), switches=("pretty",))
     owner_pattern(given)
     connection, _ = connect()
-    entries = [entry for entry, _ in _entries(connection)]
+    entries = [entry for entry, _ in _entries(connection, "")]
     return emit({"ok": True, "leases": entries}, pretty="pretty" in given)
 
 
-def _entries(connection: Connection) -> list[tuple[Entry, Members]]:
-    """Every lease on a kind, by name: as its status entry and as the server's view."""
+def _entries(connection: Connection, filters: str) -> list[tuple[Entry, Members]]:
+    """Leases by name, each as its status entry and as the server's view."""
     views: list[Members] = []
     after = ""
     while True:
-        page = connection.call("GET", f"/v1/leases?resource_type=kind&limit=200{after}")
+        page = connection.call("GET", f"/v1/leases?limit=200{filters}{after}")
         views += page["leases"]
         if page["next"] is None:
             break
         after = f"&after={quoted(str(page['next']))}"
-    views.sort(key=lambda view: str(view["resource_id"]))
+    views.sort(key=_name)
     return [(_entry(view), view) for view in views]
 
 
@@ -125,7 +125,7 @@ def _reconcile_inside(connection: Connection, pattern: "re.Pattern[str]") -> Ent
     held: list[Entry] = []
     reaped: list[Entry] = []
     foreign: list[Entry] = []
-    for entry, view in _entries(connection):
+    for entry, view in _entries(connection, "&resource_type=kind"):
         inside = entry["state"] != "invalid" and pattern.fullmatch(str(view["holder"] or ""))
         if not inside:
             foreign.append(entry)

@@ -19,6 +19,8 @@ from leasehub.cli.wire import Connection, Members
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 8.0
+# By its path: of a module's name granian makes a path in the folder one happens to be in, and imports from there.
+WSGI = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "wsgi.py")
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 10.0
 # A child that has lived this long is started at once when it dies.
 SETTLED_SECONDS = 60.0
@@ -169,12 +171,12 @@ def _web_command(host: str, port: int, data: str) -> list[str]:
         "workers-kill-timeout": 4,
         "respawn-interval": FIRST_BACKOFF,
         "log-level": "error",
-        # It is put before everything else where modules are looked for: not the folder one happens to be in.
+        # Otherwise granian looks for modules in the folder one happens to be in.
         "working-dir": data,
     }
     switches = ["--no-ws", "--no-access-log", "--respawn-failed-workers"]
     flat = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return _python("granian", *flat, *switches, "leasehub.wsgi:application")
+    return _python("granian", *flat, *switches, f"{WSGI}:application")
 
 
 def _sized(name: str, default: str, *, most: int) -> int:

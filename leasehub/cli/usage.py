@@ -4,7 +4,7 @@ LINES = {
     "lease acquire": "--kind K --ttl MINUTES [--owner O] [--payload JSON] [--wait-ms N]",
     "lease heartbeat": "--kind K --token N [--owner O]",
     "lease release": "--kind K (--token N [--owner O] | --force [--reason TEXT])",
-    "lease status": "--kind K",
+    "lease status": "--kind K | --resource TYPE/ID",
     "lease reap": "--kind K",
     "lease list": "",
     "lease reconcile": "",

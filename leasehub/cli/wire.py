@@ -302,4 +302,6 @@ def _pause(error: Members, headers: dict[str, str]) -> float:
 def _with_fields(message: str, fields: object) -> str:
     if not isinstance(fields, dict) or not fields:
         return message
-    return f"{message} " + "; ".join(f"{name}: {wrong}" for name, wrong in fields.items())
+    # What the message says already is not said again.
+    wrong = [f"{name}: {text}" for name, text in fields.items() if str(text) not in message]
+    return " ".join([message, "; ".join(wrong)]).strip()

@@ -383,3 +383,22 @@ def test_a_wrong_key_is_refused(alice, kind):
     outcome = alice("lease", "status", "--kind", kind, environment={"LEASEHUB_TOKEN": "lh_wrong"})
     assert outcome.status == 1
     assert outcome.said["code"] == "unauthenticated"
+
+
+def test_status_and_list_show_a_resource_that_another_door_leased(alice, kind):
+    resource = f"deploy/{kind}"
+    process = alice.start("run", "--resource", resource, "--", "sleep", "60")
+    try:
+        until(lambda: alice("lease", "status", "--resource", resource).said["state"] == "held")
+        assert resource in [entry["kind"] for entry in alice("lease", "list").said["leases"]]
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+    assert alice("lease", "status", "--resource", resource).said == {"kind": resource, "state": "free"}
+    assert alice("lease", "status", "--resource", kind).status == 2
+    assert alice("lease", "status", "--resource", resource, "--kind", "k").status == 2
+
+
+def test_help_for_a_verb_that_is_none_is_a_usage_error(alice):
+    assert alice("bogus", "--help").status == 2
+    assert alice("lease", "--help").said == {"ok": True, "code": "help"}

@@ -468,3 +468,27 @@ def test_the_default_holder_is_legal_however_long_the_names_are():
     holder = own_holder(known, None)
     assert len(holder) == 128
     assert holder.endswith(f":{os.getpid()}")
+
+
+def test_a_refusal_names_the_holder_to_a_key_that_observes(alice, resource):
+    process = alice.start("run", "--resource", resource, "--holder", "first", "--", "sleep", "60")
+    try:
+        until(lambda: lease_of(alice, resource)["state"] == "held")
+        refused = alice("run", "--resource", resource, "--holder", "second", "--", "true")
+        assert (refused.status, refused.said["code"], refused.said["holder"]) == (1, "held", "first")
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def test_a_takeover_is_said_aloud(alice, resource):
+    process = alice.start(
+        "run", "--resource", resource, "--holder", "the-dead", "--ttl-seconds", "1", "--", "sleep", "60"
+    )
+    until(lambda: lease_of(alice, resource)["state"] == "held")
+    process.kill()
+    process.wait()
+    until(lambda: lease_of(alice, resource)["state"] == "unknown")
+    taken = alice("run", "--resource", resource, "--", "true")
+    assert taken.status == 0
+    assert "over: the lease of the-dead ran out" in taken.errors

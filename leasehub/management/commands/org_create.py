@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from leasehub.errors import DomainError
+from leasehub.errors import DomainError, ValidationError
 from leasehub.management.bootstrap import organization_with_key
 
 
@@ -19,6 +19,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, name: str, handle: str, **options: Any) -> None:
         try:
             made = organization_with_key(name=name, handle=handle, url=self._url())
+        except ValidationError as error:
+            raise CommandError(error.message, returncode=2) from error
         except DomainError as error:
             raise CommandError(error.message) from error
         self.stdout.write(json.dumps({"ok": True, **made}))
