@@ -101,6 +101,7 @@ LEASEHUB_IDEMPOTENCY_HOURS = positive_int("LEASEHUB_IDEMPOTENCY_HOURS", 24, at_m
 # Whether pools may declare commands: they are code that the workers run.
 LEASEHUB_COMMANDS = switch("LEASEHUB_COMMANDS", "on")
 # How many calls of a process may wait (wait_seconds) at a time; the others are answered at once.
+LEASEHUB_WEB_THREADS = positive_int("LEASEHUB_WEB_THREADS", 8, at_most=512)
 LEASEHUB_WAITING_CALLS = positive_int("LEASEHUB_WAITING_CALLS", 4, at_most=10_000)
 LEASEHUB_LOCK_TIMEOUT_MS = positive_int("LEASEHUB_LOCK_TIMEOUT_MS", 2000, at_most=600_000)
 LEASEHUB_STATEMENT_TIMEOUT_MS = positive_int("LEASEHUB_STATEMENT_TIMEOUT_MS", 5000, at_most=3_600_000)
@@ -150,7 +151,8 @@ def sqlite(file: Path) -> dict[str, object]:
         "OPTIONS": {
             # DEFERRED transactions fail at once when they turn from reading to writing.
             "transaction_mode": "IMMEDIATE",
-            "timeout": 20,
+            # Of writers other than LeaseHub's own, which queue at the writer lock.
+            "timeout": LEASEHUB_LOCK_TIMEOUT_MS / 1000,
             # FULL: a lease that was given out must survive a power cut.
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON",
         },

@@ -212,11 +212,11 @@ def still_running(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
     """A remembered grant with the time that is left of it now: none once the lease has ended."""
     granted = body["data"]
     row = queries.lease(caller=caller, lease_id=queries.parse_lease_id(granted["lease_id"]))
-    remaining = 0
-    if row is not None:
-        expires_at = datetime.fromisoformat(granted["expires_at"])
-        remaining = max(0, clock.milliseconds_between(clock.now(), expires_at))
-    return {"data": {**granted, "expires_in_ms": remaining}}
+    if row is None or row.expires_at is None:
+        return {"data": {**granted, "expires_in_ms": 0}}
+    # A heartbeat may have moved the expiry since, to either side.
+    remaining = max(0, clock.milliseconds_between(clock.now(), row.expires_at))
+    return {"data": {**granted, "expires_at": clock.iso(row.expires_at), "expires_in_ms": remaining}}
 
 
 class Leases(Operation):

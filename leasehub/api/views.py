@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.views import APIView
@@ -110,6 +110,10 @@ class Operation(APIView):
             return error_response(error)
         except (OperationalError, InterfaceError) as error:
             return error_response(failures.unavailable(error))
+        except InternalError as error:
+            if not failures.is_read_only(error):
+                raise
+            return error_response(failures.unavailable(error))
 
     def _answer(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any]) -> HttpResponse:
         authorization = request.META.get("HTTP_AUTHORIZATION")
@@ -155,7 +159,7 @@ class Operation(APIView):
         answer, replayed = idempotency.once(
             caller=self.caller,
             key=key,
-            request_sha256=_fingerprint(request),
+            request_sha256=_fingerprint(request, self.caller),
             is_secret=handler.shows_secret,
             effect=lambda: _remembered(self._carry_out(handler, request, kwargs)),
         )
@@ -170,8 +174,15 @@ def _remembered(response: HttpResponse) -> idempotency.Answer:
     return idempotency.Answer(response.status_code, headers, response.content)
 
 
-def _fingerprint(request: HttpRequest) -> str:
-    """Two requests are the same when method, address and the body's JSON are."""
-    body = json.dumps(parsing.json_object(request), sort_keys=True)
-    text = f"{request.method} {request.get_full_path()}\n{body}"
+def _fingerprint(request: HttpRequest, caller: Caller) -> str:
+    """Two requests are the same when method, address and the body's JSON are, and what their keys may do.
+
+    Otherwise a key of the same principal with fewer rights would be shown what another one was answered.
+    """
+    try:
+        body = json.dumps(parsing.json_object(request), sort_keys=True)
+    except RecursionError:
+        raise ValidationError("The body is nested too deeply.", body="is nested too deeply") from None
+    rights = f"{sorted(caller.rings)} {caller.holder_pattern}"
+    text = f"{request.method} {request.get_full_path()}\n{rights}\n{body}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,8 +12,9 @@ from django.db import connection
 Seen = TypeVar("Seen")
 
 LOOK_SECONDS = 0.25
-# A process has no more threads than it has: those that wait must leave room for those that work.
-_places = threading.BoundedSemaphore(settings.LEASEHUB_WAITING_CALLS)
+# A process has no more threads than it has: those that wait leave half of them to those that work.
+PLACES = min(settings.LEASEHUB_WAITING_CALLS, settings.LEASEHUB_WEB_THREADS // 2)
+_places = threading.BoundedSemaphore(PLACES)
 
 
 @contextmanager

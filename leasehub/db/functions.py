@@ -51,6 +51,13 @@ def _kept_cursor(connection: BaseDatabaseWrapper) -> "psycopg.Cursor[Row]":
     return cursor
 
 
+def leave_what_hung_up() -> None:
+    """Before a request: gives up this thread's connection when the server closed it, for the ORM's use too."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.vendor == "postgresql" and connection.connection is not None:
+        _hung_up(connection, connection.connection)
+
+
 def _hung_up(connection: BaseDatabaseWrapper, raw: "psycopg.Connection[Row]") -> bool:
     """Whether the server closed the idle connection, found without a round trip.
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.api.conftest import Server
 from tests.conftest import Caster
+from tests.wsgi import call
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.processes]
 MIB = 2**20
@@ -140,3 +141,21 @@ def test_a_body_that_breaks_off_has_no_effect(server: Server, agent: Caster) -> 
     answered = server.raw(request(agent, chunked(ACQUIRE)[:-30], length=IN_CHUNKS), break_off=True)
     assert b"HTTP/1.1 2" not in answered and b"HTTP/1.1 5" not in answered
     assert agent.get("leases").json()["data"]["leases"] == []
+
+
+def test_a_body_that_never_comes_is_not_taken_for_none(server: Server, agent: Caster) -> None:
+    put = b"POST /v1/queues/q/tasks"
+    for length in (b"Content-Length: 40\r\n", IN_CHUNKS):
+        answered = server.raw(request(agent, b"", line=put, length=length), break_off=True)
+        assert b"HTTP/1.1 2" not in answered and b"HTTP/1.1 5" not in answered
+    assert agent.get("queues").json()["data"]["queues"] == []
+    assert parts(server.raw(request(agent, b"", line=put, length=b"")))[0] == 201
+
+
+def test_long_addresses_are_not_remembered(server: Server, agent: Caster) -> None:
+    from leasehub import wsgi
+
+    remembered = wsgi.view_of.cache_info().currsize
+    for number in range(5):
+        call("GET", f"/v1/leases/{number}{'x' * 1000}")
+    assert wsgi.view_of.cache_info().currsize == remembered

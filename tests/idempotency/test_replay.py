@@ -173,3 +173,38 @@ def test_a_get_and_a_delete_ignore_the_key(agent: Caster, key: dict[str, str]) -
     assert agent.get("whoami", **key).status_code == 200
     assert agent.delete(f"leases/{held.lease_id}", **key).status_code == 200
     assert not RememberedAnswer.objects.exists()
+
+
+def test_a_replay_after_a_beat_tells_the_time_that_the_lease_has_left_now(
+    agent: Caster, key: dict[str, str], clock: Any
+) -> None:
+    granted = acquire(agent, key, ttl_seconds=100).json()["data"]
+    beat = {"fencing_token": granted["fencing_token"], "ttl_seconds": 10}
+    shorter = agent.post(f"leases/{granted['lease_id']}/heartbeat", beat).json()["data"]
+    replayed = acquire(agent, key, ttl_seconds=100).json()["data"]
+    assert replayed["expires_at"] == shorter["expires_at"]
+    assert replayed["expires_in_ms"] <= 10_000
+
+
+def test_a_key_with_other_rights_is_shown_nothing_that_another_key_was_answered(
+    organization: Any, key: dict[str, str]
+) -> None:
+    full = cast(organization, "boss", (1, 2, 3))
+    body = {"principal": "made", "rings": [1, 2, 3]}
+    assert full.post("keys", body, **key).status_code == 201
+    lesser = cast(organization, "boss", (3,))
+    refused = lesser.post("keys", body, **key)
+    assert error_of(refused)["code"] == "IDEMPOTENCY_MISMATCH"
+    assert b"api_key" not in refused.content
+    fenced = cast(organization, "boss", (1, 2), holder_pattern="^zz$")
+    lease = {"resource_type": "deploy", "resource_id": "fenced", "ttl_seconds": 60, "holder": "aa"}
+    other = {"Idempotency-Key": "another"}
+    assert full.post("leases", lease, **other).status_code == 201
+    assert error_of(fenced.post("leases", lease, **other))["code"] == "IDEMPOTENCY_MISMATCH"
+
+
+@pytest.mark.parametrize("depth", range(300, 1100, 7))
+def test_a_body_of_any_depth_is_refused_with_the_key_too(agent: Caster, key: dict[str, str], depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    body = f'{{"resource_type":"d","resource_id":"r","ttl_seconds":60,"payload":{nested}}}'.encode()
+    assert agent.request("POST", "leases", body, **key).status_code == 400

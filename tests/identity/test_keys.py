@@ -145,3 +145,10 @@ def test_a_fence_that_is_none_is_refused(operator: Caster) -> None:
         refused = error_of(made(operator, holder_pattern=pattern))
         assert (refused["status"], list(refused["fields"])) == (400, ["holder_pattern"])
     assert not Principal.objects.filter(handle="muse").exists()
+
+
+def test_a_key_for_a_principal_that_is_of_another_kind_is_refused(operator: Caster) -> None:
+    assert operator.post("keys", {"principal": "robot", "kind": "service"}).status_code == 201
+    assert operator.post("keys", {"principal": "robot"}).status_code == 201
+    refused = error_of(operator.post("keys", {"principal": "robot", "kind": "human"}))
+    assert (refused["status"], refused["fields"]) == (400, {"kind": "is service"})

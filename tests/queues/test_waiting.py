@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db import connection, connections
 
 from leasehub.api import waiting as places
@@ -126,7 +125,7 @@ def test_another_queues_task_wakes_nobody_for_long(agent: Caster, waiting: Waiti
 
 
 def test_more_than_may_wait_are_answered_at_once_and_told_when_to_come_back(agent: Caster, waiting: Waiting) -> None:
-    sent = [waiting() for _ in range(settings.LEASEHUB_WAITING_CALLS)]
+    sent = [waiting() for _ in range(places.PLACES)]
     crowded = ask(agent, {"queue": "build", "wait_seconds": 20}, {})
     assert (crowded.status_code, crowded.headers["Retry-After"]) == (204, "1")
     agent.post("queues/build/tasks", {"tasks": [{}] * len(sent)})
