@@ -191,6 +191,16 @@ def test_a_signal_gives_the_task_back_whatever_the_command_makes_of_it(alice, qu
     assert (task["state"], task["result"]) == ("ready", None)
 
 
+def test_ctrl_c_comes_once_to_the_command_though_the_whole_group_gets_it(alice, queue, folder):
+    put(alice, queue)
+    script = f"trap 'sleep 0.5; echo bye > got; exit 0' TERM; {WAITING}"
+    process = started(alice, queue, script, folder=folder, start_new_session=True)
+    until((folder / "began").exists)
+    os.killpg(process.pid, signal.SIGINT)
+    assert counts(json.loads(ended(process)[1])) == (0, 0, 1, 0)
+    assert (folder / "got").exists()
+
+
 def test_a_second_signal_does_not_wait(alice, queue, folder):
     task_id = put(alice, queue)
     process = started(alice, queue, STUBBORN, folder=folder)
