@@ -86,7 +86,7 @@ def assert_the_queue_was_drained(served_folder: Path, shown: str) -> None:
         assert f'"{depth}": 0' in shown
     events = json.loads(leasehub_says(served_folder, "/v1/events?types=task.completed,lease.reaped"))["data"]["events"]
     types = [event["type"] for event in events]
-    assert (types.count("task.completed"), types.count("lease.reaped")) == (5, 1)
+    assert (types.count("task.completed"), types.count("lease.reaped")) == (4, 1)
 
 
 def leasehub_says(served_folder: Path, path: str) -> bytes:
