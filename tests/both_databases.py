@@ -6,6 +6,7 @@ LEASEHUB_REQUIRE_POSTGRESQL=on its absence is a failure. Arguments are pytest's.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ ONCE = ["tests/cli", "tests/test_readme.py"]
 
 
 def main() -> int:
+    # Started in the background of a script it is ignored, which the tests of Ctrl-C would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     reason = unreachable()
     if reason is not None and os.environ.get("LEASEHUB_REQUIRE_POSTGRESQL") == "on":
         print(f"PostgreSQL was NOT tested: {reason}", flush=True)
