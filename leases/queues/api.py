@@ -192,6 +192,8 @@ class QueueTasks(Operation):
         ring=ACT,
         body=PutTasks,
         answers={201: PutAnswer, 200: PutAnswer},
+        # For an address that no queue can have.
+        errors=[NotFound],
         service_checks_key=True,
         summary="Put one task, or up to 1,000, into a queue",
     )
