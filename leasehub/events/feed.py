@@ -42,7 +42,7 @@ def stamp(*, organization: int) -> int:
         feed = _lock(organization)
         if feed is None:
             return 0
-        oldest_running, _ = _transactions()
+        oldest_running, own = _transactions()
         ids = list(
             Event.objects.filter(organization_id=organization, position=None, pk__gt=feed.low_water)
             .order_by("pk")
@@ -52,7 +52,7 @@ def stamp(*, organization: int) -> int:
             _number(ids, feed.last_position)
             feed.last_position += len(ids)
         if len(ids) < STAMP_BATCH:
-            _raise_low_water(feed, ids, oldest_running)
+            _raise_low_water(feed, ids, oldest_running, own)
         feed.save(update_fields=["last_position", "low_water", "candidate", "candidate_xid"])
     return len(ids)
 
@@ -96,28 +96,31 @@ def _number(ids: list[int], last_position: int) -> None:
 
 
 def _transactions() -> tuple[int, int]:
-    """Every transaction below the first number has ended; every one at or above the second is yet to begin."""
+    """Every transaction below the first number has ended; the second is this transaction's own."""
     if connection.vendor != "postgresql":
         # One writer at a time: whatever has an id is visible.
-        return 1, 0
+        return 1, 1
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pg_snapshot_xmin(now)::text::bigint, pg_snapshot_xmax(now)::text::bigint"
-            " FROM pg_current_snapshot() AS now"
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_current_xact_id()::text::bigint"
         )
-        oldest_running, next_to_begin = cursor.fetchone()
-    return oldest_running, next_to_begin
+        oldest_running, own = cursor.fetchone()
+    return oldest_running, own
 
 
-def _raise_low_water(feed: Feed, ids: list[int], oldest_running: int) -> None:
+def _raise_low_water(feed: Feed, ids: list[int], oldest_running: int, own: int) -> None:
     """Moves the low water to the candidate once no transaction that could hold a lower id is left.
 
-    Whoever writes an event has locked a row before, so its transaction has a number before its event has an id.
-    So when the candidate was seen, the writers of all lower ids had numbers below the one that was next to begin
-    just after. ``oldest_running`` was read before ``ids``: what those writers left is among them.
+    Three stamps do it. One notes the highest id that it saw. The next one's own number is larger than those of all
+    who hold lower ids: whoever writes an event has locked a row before, so it had its number before its event had
+    an id, and the candidate was seen after that. (The snapshot's xmax is no such bound: of the running transactions
+    those that began last have that number or a larger one.) A later one finds that all below that number have
+    ended; ``oldest_running`` was read before ``ids``, so what they left is among them.
     """
-    if feed.candidate and feed.candidate_xid <= oldest_running:
+    if feed.candidate and (not feed.candidate_xid or feed.candidate_xid > own):
+        # A number above one's own comes from the server that a backup was taken of.
+        feed.candidate_xid = own
+    elif feed.candidate and feed.candidate_xid <= oldest_running:
         feed.low_water, feed.candidate = feed.candidate, 0
     if ids and not feed.candidate:
-        _, next_to_begin = _transactions()
-        feed.candidate, feed.candidate_xid = ids[-1], next_to_begin
+        feed.candidate, feed.candidate_xid = ids[-1], 0

@@ -93,7 +93,7 @@ class Feed(models.Model):
     last_position = models.BigIntegerField(default=0)
     #: Every event with an id up to this one is numbered, and none with such an id can still appear.
     low_water = models.BigIntegerField(default=0)
-    #: The next low water, safe once every transaction before ``candidate_xid`` has ended.
+    #: The next low water, safe once every transaction below ``candidate_xid`` has ended; 0: not known yet.
     candidate = models.BigIntegerField(default=0)
     candidate_xid = models.BigIntegerField(default=0)
 

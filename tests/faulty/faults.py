@@ -450,13 +450,7 @@ FAULTS = [
     Fault(
         "low water waits for those alone that had begun before the candidate was seen",
         scenarios.low_water_waits_for_a_long_transaction.__name__,
-        python=[
-            (
-                FEED,
-                "feed.candidate, feed.candidate_xid = ids[-1], next_to_begin",
-                "feed.candidate, feed.candidate_xid = ids[-1], oldest_running",
-            )
-        ],
+        python=[(FEED, "        feed.candidate_xid = own", "        feed.candidate_xid = oldest_running")],
         needs_postgresql=True,
     ),
     Fault(

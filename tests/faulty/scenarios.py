@@ -1,5 +1,6 @@
 """What must hold of the lease, each as a short scenario that a faulty version of the code is caught by."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -477,6 +478,36 @@ def low_water_waits_for_a_long_transaction(world: World) -> None:
         world.take(caller, resource_id="long")
         elsewhere(stamp_on)
     assert feed.has_news(organization=organization)
+    assert feed.stamp(organization=organization) == 1
+    assert not Event.objects.filter(position=None).exists()
+
+
+@scenario
+def low_water_waits_for_the_one_that_began_last(world: World) -> None:
+    """Its number is the next after that of the last transaction that has ended: on a server with nothing else to do,
+    or another transaction's comes between."""
+    organization = world.acme.organization
+    if connection.vendor == "sqlite":
+        return
+    began, go = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_current_xact_id()")
+            began.set()
+            go.wait(20)
+            world.take(world.alice, resource_id="first")
+        for _ in range(4):
+            feed.stamp(organization=organization)
+
+    thread = threading.Thread(target=elsewhere, args=(first,))
+    thread.start()
+    began.wait(20)
+    with transaction.atomic():
+        world.take(world.alice, resource_id="last")
+        go.set()
+        thread.join(30)
     assert feed.stamp(organization=organization) == 1
     assert not Event.objects.filter(position=None).exists()
 
