@@ -1,6 +1,7 @@
 """Runs the tests on SQLite and, when one answers, on PostgreSQL; says which ran, and fails if either failed.
 
-The two run at the same time, since much of a test of processes is waiting. PostgreSQL is
+The runs go on at the same time, since much of a test of processes is waiting; the command line, whose servers are
+embedded ones, is a run of its own. PostgreSQL is
 LEASEHUB_TEST_POSTGRESQL, by default the server on this machine as user postgres. With
 LEASEHUB_REQUIRE_POSTGRESQL=on its absence is a failure. Arguments are pytest's.
 """
@@ -16,8 +17,8 @@ import psycopg
 
 POSTGRESQL = os.environ.get("LEASEHUB_TEST_POSTGRESQL", "postgres://postgres@127.0.0.1:5432/postgres")
 SECRET_KEY = "a-key-for-tests-that-signs-nothing-of-value"
-# The command line starts servers of its own, which are embedded ones: once is enough.
-ONCE = ["tests/cli", "tests/test_readme.py"]
+COMMAND_LINE = "the command line"
+ITS_TESTS = ["tests/cli", "tests/test_readme.py"]
 
 
 def main() -> int:
@@ -28,27 +29,29 @@ def main() -> int:
         print(f"PostgreSQL was NOT tested: {reason}", flush=True)
         return 1
     with tempfile.TemporaryDirectory(prefix="leasehub-tests-") as folder:
-        ran = run(Path(folder), ["SQLite"] if reason is not None else ["SQLite", "PostgreSQL"])
-    for database, status in ran.items():
-        print(f"{database}: {'passed' if status == 0 else f'FAILED (exit {status})'}", flush=True)
+        ran = run(
+            Path(folder), ["SQLite", *([] if reason else ["PostgreSQL"]), *([] if sys.argv[1:] else [COMMAND_LINE])]
+        )
+    for name, status in ran.items():
+        print(f"{name}: {'passed' if status == 0 else f'FAILED (exit {status})'}", flush=True)
     if reason is not None:
         print(f"PostgreSQL: NOT TESTED, no server at {POSTGRESQL}: {reason}", flush=True)
     return max(ran.values())
 
 
-def run(folder: Path, databases: list[str]) -> dict[str, int]:
-    """The exit status for each database. The first one's output is shown as it comes, the others' afterwards."""
-    outputs = {database: folder / f"{database}.output" for database in databases[1:]}
-    started = {database: start(database, folder / database, outputs.get(database)) for database in databases}
+def run(folder: Path, runs: list[str]) -> dict[str, int]:
+    """The exit status of each run. The first one's output is shown as it comes, the others' afterwards."""
+    outputs = {name: folder / f"{name}.output" for name in runs[1:]}
+    started = {name: start(name, folder / name, outputs.get(name)) for name in runs}
     ran = {}
-    for database, tests in started.items():
-        ran[database] = tests.wait()
-        if database in outputs:
-            print(f"==> tests on {database}", outputs[database].read_text(errors="replace"), sep="\n", flush=True)
+    for name, tests in started.items():
+        ran[name] = tests.wait()
+        if name in outputs:
+            print(f"==> tests of {name}", outputs[name].read_text(errors="replace"), sep="\n", flush=True)
     return ran
 
 
-def start(database: str, data: Path, output: Path | None) -> "subprocess.Popen[bytes]":
+def start(name: str, data: Path, output: Path | None) -> "subprocess.Popen[bytes]":
     data.mkdir()
     environment = {
         # Making and dropping the test database takes longer than a request may, on a busy machine.
@@ -56,13 +59,15 @@ def start(database: str, data: Path, output: Path | None) -> "subprocess.Popen[b
         **os.environ,
         "LEASEHUB_DATA": str(data),
         "LEASEHUB_SECRET_KEY": SECRET_KEY,
-        "DATABASE_URL": POSTGRESQL if database == "PostgreSQL" else "",
+        "DATABASE_URL": POSTGRESQL if name == "PostgreSQL" else "",
     }
     command = [sys.executable, "-W", "error", "-m", "pytest", *sys.argv[1:]]
-    if database == "PostgreSQL":
-        command += [f"--ignore={path}" for path in ONCE]
+    if name == COMMAND_LINE:
+        command += ITS_TESTS
+    elif not sys.argv[1:]:
+        command += [f"--ignore={path}" for path in ITS_TESTS]
     if output is None:
-        print(f"==> tests on {database}", flush=True)
+        print(f"==> tests of {name}", flush=True)
         return subprocess.Popen(command, env=environment)
     with output.open("wb") as stream:
         return subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
