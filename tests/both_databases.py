@@ -22,8 +22,9 @@ ITS_TESTS = ["tests/cli", "tests/test_readme.py"]
 
 
 def main() -> int:
-    # Started in the background of a script it is ignored, which the tests of Ctrl-C would inherit.
+    # Started in the background of a script they are ignored, which the tests of signals would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     reason = unreachable()
     if reason is not None and os.environ.get("LEASEHUB_REQUIRE_POSTGRESQL") == "on":
         print(f"PostgreSQL was NOT tested: {reason}", flush=True)

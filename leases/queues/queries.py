@@ -95,9 +95,9 @@ def _claims_per_minute(queues: list[Queue], at: datetime) -> dict[tuple[int, str
     window = Event.objects.filter(pk__gt=newest - RATE_WINDOW)
     start = at - timedelta(minutes=1)
     first = window.order_by("pk").values_list("at", flat=True).first()
-    # A full window that is younger than a minute stands for the minute.
+    # A window that is younger than a minute, with older events behind it, stands for the minute.
     span = timedelta(minutes=1)
-    if first is not None and first > start and newest > RATE_WINDOW:
+    if first is not None and first > start and Event.objects.filter(pk__lte=newest - RATE_WINDOW).exists():
         span = max(at - first, timedelta(seconds=1))
     counted = (
         window.filter(
