@@ -93,7 +93,7 @@ def _acquire(
         sent_at = boot_clock()
         try:
             answer = connection.call("POST", "/v1/leases", body, key=key)
-            if answer["took_over_expired"]:
+            if answer.get("took_over_expired"):
                 _say_taken_over(body, answer["previous"])
             return Hold(answer, sent_at=sent_at if lost_at is None else lost_at, ttl_seconds=ttl_seconds)
         except (Refused, Unreachable) as reason:
