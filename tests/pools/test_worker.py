@@ -40,10 +40,11 @@ def carry_out(commands: worker.CommandWorker, *, seconds: float = SECONDS) -> No
 
 
 def left_behind() -> list[str]:
-    """Processes that were started for any command of the tests."""
+    """Processes that were started for a command of this database: another run of the tests has its own."""
+    ours = {f"{worker.MARKER}={run_id.hex}".encode() for run_id in CommandRun.objects.values_list("run_id", flat=True)}
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
-        if any(mark.startswith(worker.MARKER.encode()) for mark in worker.marks(name)):
+        if ours & worker.marks(name):
             found.append(Path(f"/proc/{name}/cmdline").read_bytes().decode(errors="replace"))
     return found
 
