@@ -96,6 +96,8 @@ class Feed(models.Model):
     #: The next low water, safe once every transaction below ``candidate_xid`` has ended; 0: not known yet.
     candidate = models.BigIntegerField(default=0)
     candidate_xid = models.BigIntegerField(default=0)
+    #: The highest position that retention has moved out; a cursor below it has lost events.
+    pruned_through = models.BigIntegerField(default=0)
 
     class Meta:
         default_permissions = ()
