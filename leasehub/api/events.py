@@ -9,10 +9,9 @@ from leasehub.api.paging import cursor_number
 from leasehub.api.parsing import Body, Limit, parse_query
 from leasehub.api.rendering import data
 from leasehub.api.views import Operation, operation
-from leasehub.db import clock
 from leasehub.errors import ValidationError
 from leasehub.events import queries
-from leasehub.events.models import Event
+from leasehub.events.rendering import event_view
 from leasehub.events.types import TYPES
 
 
@@ -76,26 +75,6 @@ class Events(Operation):
                 "cursor": str(reading.cursor),
             }
         )
-
-
-def event_view(event: Event) -> dict[str, Any]:
-    return {
-        "event_id": f"evt_{event.event_id.hex}",
-        "position": event.position,
-        "type": event.type,
-        "at": clock.iso(event.at),
-        "actor": None
-        if event.actor is None
-        else {"principal": event.actor.handle, "key_id": None if event.key is None else event.key.key_id},
-        "resource_type": event.resource_type or None,
-        "resource_id": event.resource_id or None,
-        "lease_id": None if event.lease_id is None else f"lease_{event.lease_id.hex}",
-        "fencing_token": event.fencing_token,
-        "principal": None if event.principal is None else event.principal.handle,
-        "holder": event.holder or None,
-        "addressee": None if event.addressee is None else event.addressee.handle,
-        "data": event.data,
-    }
 
 
 def _types(text: str) -> list[str]:
