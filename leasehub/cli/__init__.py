@@ -7,7 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehub.cli.failures import Failure
+    from leasehub.client.failures import Failure
 
 # Verb -> where its function is; a function takes the arguments after the verb and returns the exit status.
 VERBS = {
@@ -68,7 +68,8 @@ VERBS = {
 
 def main(arguments: list[str] | None = None) -> int:
     verb, rest = _resolve(sys.argv[1:] if arguments is None else arguments)
-    from leasehub.cli.failures import Failure, HelpWanted, Internal
+    from leasehub.cli.flags import HelpWanted
+    from leasehub.client.failures import Failure, Internal
 
     try:
         return _function(verb, rest)(rest)
@@ -99,7 +100,8 @@ def _function(verb: str, rest: list[str]) -> "Callable[[list[str]], int]":
         # importlib would be one import more.
         function: Callable[[list[str]], int] = getattr(__import__(f"leasehub.cli.{module}", fromlist=[name]), name)
         return function
-    from leasehub.cli.failures import HelpWanted, Usage
+    from leasehub.cli.flags import HelpWanted
+    from leasehub.client.failures import Usage
 
     group = [known for known in VERBS if known.startswith(f"{verb} ")]
     if verb in ("help", "--help", "-h") or (group and rest[:1] in (["--help"], ["-h"])):

@@ -3,10 +3,10 @@
 import os
 
 from leasehub.cli import flags
-from leasehub.cli.failures import Usage
 from leasehub.cli.output import emit
 from leasehub.cli.task import connection, json_of
-from leasehub.cli.wire import fresh_key, quoted
+from leasehub.client.failures import Usage
+from leasehub.client.wire import fresh_key, quoted
 
 # More than any server takes.
 MAX_STATE = 1024 * 1024

@@ -9,15 +9,16 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from leasehub.cli import credentials, descendants, jsontext
-from leasehub.cli.failures import Failure, Refused, Usage
+from leasehub.cli import descendants
 from leasehub.cli.guardian import Guardian
-from leasehub.cli.heartbeat import LOST, boot_clock
 from leasehub.cli.output import say
 from leasehub.cli.signals import ENDING, Signals
 from leasehub.cli.streams import Head, Tail
 from leasehub.cli.supervision import SIGNALLED_SECONDS, Hold, Supervision, release
-from leasehub.cli.wire import Connection, Members, fresh_key, quoted
+from leasehub.client import credentials, jsontext
+from leasehub.client.failures import Failure, Refused, Usage
+from leasehub.client.heartbeat import LOST, boot_clock
+from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 # What the server takes.
 RESULT_BYTES = 64 * 1024

@@ -1,11 +1,12 @@
 """leasehub events list|tail."""
 
-from leasehub.cli import flags, jsontext
-from leasehub.cli.failures import Unreachable
+from leasehub.cli import flags
 from leasehub.cli.output import emit, say, write
 from leasehub.cli.signals import Signals
 from leasehub.cli.task import connection
-from leasehub.cli.wire import Connection, Members, quoted
+from leasehub.client import jsontext
+from leasehub.client.failures import Unreachable
+from leasehub.client.wire import Connection, Members, quoted
 
 FILTERS = ("types", "resource")
 PAGE = 200

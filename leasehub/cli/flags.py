@@ -1,6 +1,10 @@
 """The strict reader of the command line: what it does not know, it names and refuses."""
 
-from leasehub.cli.failures import HelpWanted, Usage
+from leasehub.client.failures import Usage
+
+
+class HelpWanted(Exception):
+    """--help was given."""
 
 
 class Flags(dict[str, str]):

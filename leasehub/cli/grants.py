@@ -1,6 +1,6 @@
 """A grant as the command line shows it: as a record, and as lines for a shell."""
 
-from leasehub.cli.wire import Members
+from leasehub.client.wire import Members
 
 
 def record(view: Members) -> dict[str, object]:

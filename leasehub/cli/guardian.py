@@ -14,8 +14,8 @@ import threading
 import time
 
 from leasehub.cli import descendants
-from leasehub.cli.heartbeat import LONGEST_WAIT_SECONDS, Deadline, boot_clock
 from leasehub.cli.signals import ENDING, readable
+from leasehub.client.heartbeat import LONGEST_WAIT_SECONDS, Deadline, boot_clock
 
 # How long what the command has left running may take to end before it is killed.
 LEFTOVER_SECONDS = 2.0

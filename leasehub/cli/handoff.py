@@ -1,11 +1,11 @@
 """leasehub handoff send|inbox|show|accept|reject|withdraw|complete."""
 
 from leasehub.cli import flags
-from leasehub.cli.failures import Refused, Usage
 from leasehub.cli.lease import Place, kind_of, look_at, outside_fence
 from leasehub.cli.output import emit
 from leasehub.cli.task import connection, json_of
-from leasehub.cli.wire import Connection, Members, fresh_key, quoted
+from leasehub.client.failures import Refused, Usage
+from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 # Flag -> member. What is a list or an object there is JSON here.
 TEXTS = {

@@ -1,9 +1,10 @@
 """leasehub key create|list|revoke|rotate, and leasehub whoami."""
 
-from leasehub.cli import credentials, flags
-from leasehub.cli.failures import Usage
+from leasehub.cli import flags
 from leasehub.cli.output import emit
-from leasehub.cli.wire import Connection, Members, fresh_key, quoted
+from leasehub.client import credentials
+from leasehub.client.failures import Usage
+from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 
 def create(arguments: list[str]) -> int:

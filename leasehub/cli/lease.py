@@ -7,11 +7,12 @@ token but to the one who has just acquired the lease or has just named the token
 import os
 import time
 
-from leasehub.cli import credentials, flags, jsontext
-from leasehub.cli.failures import Failure, Refused, Unreachable, Usage
+from leasehub.cli import flags
 from leasehub.cli.output import emit, say
 from leasehub.cli.timestamps import epoch_ms, iso
-from leasehub.cli.wire import Connection, Members, fresh_key, quoted
+from leasehub.client import credentials, jsontext
+from leasehub.client.failures import Failure, Refused, Unreachable, Usage
+from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 
-from leasehub.cli import credentials, flags
-from leasehub.cli.failures import Refused, Usage
+from leasehub.cli import flags
 from leasehub.cli.output import emit
 from leasehub.cli.up import setup_failure
+from leasehub.client import credentials
+from leasehub.client.failures import Refused, Usage
 
 USAGE_STATUS = 2
 

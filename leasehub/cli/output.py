@@ -2,7 +2,7 @@
 
 import os
 
-from leasehub.cli import jsontext
+from leasehub.client import jsontext
 
 
 def emit(result: dict[str, object], *, pretty: bool = False) -> int:

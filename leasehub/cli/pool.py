@@ -2,8 +2,7 @@
 
 import os
 
-from leasehub.cli import flags, grants, jsontext
-from leasehub.cli.failures import Refused, Usage
+from leasehub.cli import flags, grants
 from leasehub.cli.lease import (
     COMMON,
     connect,
@@ -29,7 +28,9 @@ from leasehub.cli.ticket import (
     saturated,
     ttl_seconds_of,
 )
-from leasehub.cli.wire import Connection, Members, quoted
+from leasehub.client import jsontext
+from leasehub.client.failures import Refused, Usage
+from leasehub.client.wire import Connection, Members, quoted
 
 Result = dict[str, object]
 ASKED = ("pool", "owner", "session", "ttl", "poll-ms", "selector", "count", *COMMON)

@@ -3,12 +3,12 @@
 import os
 
 from leasehub.cli import flags
-from leasehub.cli.failures import Refused, Usage
 from leasehub.cli.lease import COMMON, connect, outside_fence, owner_of, owner_pattern
 from leasehub.cli.output import emit
 from leasehub.cli.slots import how_it_went, name_in, pool_of, read_file, run_on_slot, slot_of
 from leasehub.cli.ticket import ttl_seconds_of
-from leasehub.cli.wire import Connection, Members, fresh_key, quoted
+from leasehub.client.failures import Refused, Usage
+from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 Result = dict[str, object]
 COMMANDS = ("provision", "reset", "health", "nudgeCommand")

@@ -2,8 +2,7 @@
 
 import os
 
-from leasehub.cli import credentials, flags
-from leasehub.cli.failures import Refused, Usage
+from leasehub.cli import flags
 from leasehub.cli.lease import COMMON, outside_fence, owner_of, owner_pattern
 from leasehub.cli.output import emit, say
 from leasehub.cli.pool import asked_of
@@ -12,7 +11,9 @@ from leasehub.cli.signals import Signals, interrupted
 from leasehub.cli.slots import pool_of
 from leasehub.cli.supervision import Hold
 from leasehub.cli.ticket import Ended, Interrupted, Ticket, patience_of, saturated
-from leasehub.cli.wire import Connection, Members
+from leasehub.client import credentials
+from leasehub.client.failures import Refused, Usage
+from leasehub.client.wire import Connection, Members
 
 VALUES = ("pool", "owner", "session", "ttl", "heartbeat-secs", "wait-ms", "poll-ms", "selector", *COMMON)
 # However seldom a beat is wanted, the lease must live.

@@ -2,15 +2,16 @@
 
 import os
 
-from leasehub.cli import credentials, flags
-from leasehub.cli.failures import Refused, Unreachable, Usage
+from leasehub.cli import flags
 from leasehub.cli.guardian import Guardian
-from leasehub.cli.heartbeat import boot_clock
 from leasehub.cli.lease import Place, look_at, outside_fence
 from leasehub.cli.output import emit, say
 from leasehub.cli.signals import Signals, interrupted
 from leasehub.cli.supervision import RELEASE_ATTEMPTS, Hold, Supervision, release
-from leasehub.cli.wire import Connection, Members, fresh_key
+from leasehub.client import credentials
+from leasehub.client.failures import Refused, Unreachable, Usage
+from leasehub.client.heartbeat import boot_clock
+from leasehub.client.wire import Connection, Members, fresh_key
 
 LEASE_LOST_STATUS = 75
 DEFAULT_TTL_SECONDS = 120

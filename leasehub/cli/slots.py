@@ -3,10 +3,11 @@
 import os
 import time
 
-from leasehub.cli import flags, jsontext
-from leasehub.cli.failures import Refused, Usage
+from leasehub.cli import flags
 from leasehub.cli.lease import Place, is_kind
-from leasehub.cli.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
+from leasehub.client import jsontext
+from leasehub.client.failures import Refused, Usage
+from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
 MAX_FILE = 8 * 1024 * 1024
 RUN_WAIT_SECONDS = 20

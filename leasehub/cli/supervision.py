@@ -5,13 +5,13 @@ import os
 import signal
 import time
 
-from leasehub.cli import credentials
-from leasehub.cli.failures import Failure, Refused, Unreachable
 from leasehub.cli.guardian import Guardian
-from leasehub.cli.heartbeat import BEATS_PER_TTL, LONGEST_WAIT_SECONDS, Deadline, Heartbeat
 from leasehub.cli.output import say
 from leasehub.cli.signals import Signals
-from leasehub.cli.wire import Connection, Members
+from leasehub.client import credentials
+from leasehub.client.failures import Failure, Refused, Unreachable
+from leasehub.client.heartbeat import BEATS_PER_TTL, LONGEST_WAIT_SECONDS, Deadline, Heartbeat
+from leasehub.client.wire import Connection, Members
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """leasehub lease reap|list|reconcile: the verbs that tidy up or look around."""
 
 from leasehub.cli import flags
-from leasehub.cli.failures import Refused
 from leasehub.cli.lease import (
     COMMON,
     connect,
@@ -15,7 +14,8 @@ from leasehub.cli.lease import (
     state_of,
 )
 from leasehub.cli.output import emit, say
-from leasehub.cli.wire import Connection, Members, fresh_key, quoted
+from leasehub.client.failures import Refused
+from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,11 +3,12 @@
 import math
 import time
 
-from leasehub.cli import credentials, flags, jsontext
-from leasehub.cli.failures import Refused, Usage
+from leasehub.cli import flags
 from leasehub.cli.lease import outside_fence
 from leasehub.cli.output import emit
-from leasehub.cli.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
+from leasehub.client import credentials, jsontext
+from leasehub.client.failures import Refused, Usage
+from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
 # How long one request to the server waits at most; a longer wait is made of several.
 SERVER_WAIT_SECONDS = 25

@@ -5,12 +5,12 @@ import os
 import time
 
 from leasehub.cli import flags
-from leasehub.cli.failures import Failure, Refused, Unreachable, Usage
-from leasehub.cli.heartbeat import boot_clock
 from leasehub.cli.lease import plain, ttl_seconds
 from leasehub.cli.output import say
 from leasehub.cli.signals import Signals
-from leasehub.cli.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
+from leasehub.client.failures import Failure, Refused, Unreachable, Usage
+from leasehub.client.heartbeat import boot_clock
+from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
 WAITING = ("queued", "provisioning")
 LONGEST_POLL_MS = 25_000

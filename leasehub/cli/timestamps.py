@@ -2,7 +2,7 @@
 
 import time
 
-from leasehub.cli.failures import Internal
+from leasehub.client.failures import Internal
 
 
 def epoch_ms(text: object) -> int:

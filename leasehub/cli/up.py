@@ -12,10 +12,10 @@ import tempfile
 import time
 
 from leasehub.cli import descendants, flags
-from leasehub.cli.failures import Failure, Refused, Unreachable, Usage
 from leasehub.cli.output import emit, say, tell
 from leasehub.cli.signals import ENDING, Signals
-from leasehub.cli.wire import Connection, Members
+from leasehub.client.failures import Failure, Refused, Unreachable, Usage
+from leasehub.client.wire import Connection, Members
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 8.0

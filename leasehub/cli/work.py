@@ -10,15 +10,16 @@ import random
 import shutil
 import signal
 
-from leasehub.cli import claimed, credentials, descendants, flags
-from leasehub.cli.failures import Failure, Internal, Refused, Unreachable, Usage
-from leasehub.cli.heartbeat import LONGEST_WAIT_SECONDS, boot_clock
+from leasehub.cli import claimed, descendants, flags
 from leasehub.cli.lease import outside_fence
 from leasehub.cli.output import emit, say
 from leasehub.cli.run import own_holder
 from leasehub.cli.signals import ENDING, Signals
 from leasehub.cli.supervision import Hold, release
-from leasehub.cli.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
+from leasehub.client import credentials
+from leasehub.client.failures import Failure, Internal, Refused, Unreachable, Usage
+from leasehub.client.heartbeat import LONGEST_WAIT_SECONDS, boot_clock
+from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
 # How long a call waits at the server for a task. A signal has to wait for its answer, which may be a claim that is to
 # be given back; and the server may give a task to a call whose process has been killed meanwhile.

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from leasehub.cli import run
-from leasehub.cli.failures import Refused, Unreachable
-from leasehub.cli.heartbeat import LOST, Deadline, Heartbeat, boot_clock
+from leasehub.client.failures import Refused, Unreachable
+from leasehub.client.heartbeat import LOST, Deadline, Heartbeat, boot_clock
 from tests.cli.conftest import until
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehub.cli import jsontext
+from leasehub.client import jsontext
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -57,7 +57,7 @@ def test_what_is_not_json_is_a_value_error(text):
 @pytest.mark.parametrize("text", MALFORMED)
 def test_it_is_one_as_well_where_json_was_never_imported(text):
     script = (
-        "import sys; from leasehub.cli import jsontext; assert 'json' not in sys.modules\n"
+        "import sys; from leasehub.client import jsontext; assert 'json' not in sys.modules\n"
         "try: jsontext.parse(sys.stdin.read())\n"
         "except ValueError: sys.exit(7)"
     )

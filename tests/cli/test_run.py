@@ -75,7 +75,7 @@ def ended(process):
 
 def lease_of(who, resource):
     """The server's own view of the resource."""
-    from leasehub.cli.wire import Connection
+    from leasehub.client.wire import Connection
 
     resource_type, _, resource_id = resource.partition("/")
     connection = Connection(who.environment["LEASEHUB_URL"], who.environment["LEASEHUB_TOKEN"])
@@ -87,7 +87,7 @@ def lease_of(who, resource):
 
 
 def force_release(operator, resource):
-    from leasehub.cli.wire import Connection
+    from leasehub.client.wire import Connection
 
     lease = lease_of(operator, resource)
     environment = operator.environment
@@ -461,8 +461,8 @@ def test_at_a_terminal_ctrl_z_stops_both_and_fg_goes_on(alice, resource):
 
 
 def test_the_default_holder_is_legal_however_long_the_names_are():
-    from leasehub.cli.credentials import Credentials
     from leasehub.cli.run import own_holder
+    from leasehub.client.credentials import Credentials
 
     known = Credentials(url="http://x", token="t", principal="p" * 128, source="")
     holder = own_holder(known, None)

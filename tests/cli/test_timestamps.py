@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehub.cli.failures import Internal
 from leasehub.cli.timestamps import epoch_ms, iso
+from leasehub.client.failures import Internal
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from leasehub.cli.failures import Refused, Unreachable
-from leasehub.cli.wire import Connection, quoted
+from leasehub.client.failures import Refused, Unreachable
+from leasehub.client.wire import Connection, quoted
 
 
 @pytest.fixture

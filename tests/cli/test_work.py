@@ -241,7 +241,7 @@ def test_a_lost_claim_stops_the_command_and_ends_nothing(alice, operator, queue,
 
 
 def force_release(operator, lease):
-    from leasehub.cli.wire import Connection
+    from leasehub.client.wire import Connection
 
     environment = operator.environment
     connection = Connection(environment["LEASEHUB_URL"], environment["LEASEHUB_TOKEN"])

@@ -2,8 +2,8 @@
 
 import os
 
-from leasehub.cli import jsontext
-from leasehub.cli.failures import Usage
+from leasehub.client import jsontext
+from leasehub.client.failures import Usage
 
 HOWTO = (
     "set LEASEHUB_URL and LEASEHUB_TOKEN, or LEASEHUB_CREDENTIALS to a credentials file, "

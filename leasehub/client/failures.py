@@ -50,7 +50,3 @@ class Refused(Failure):
         super().__init__(message, fields)
         self.reason = reason
         self.code = reason.lower()
-
-
-class HelpWanted(Exception):
-    """--help was given."""

@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from leasehub.cli.failures import Failure, Refused
-from leasehub.cli.wire import Connection
+from leasehub.client.failures import Failure, Refused
+from leasehub.client.wire import Connection
 
 # The answers that say for certain that the lease is not held any more, or never will be beaten again.
 # Whatever else goes wrong may be over before the lease is, so it is tried again.

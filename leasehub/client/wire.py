@@ -8,8 +8,8 @@ import _socket
 import os
 import time
 
-from leasehub.cli import jsontext
-from leasehub.cli.failures import Internal, Refused, Unreachable, Usage
+from leasehub.client import jsontext
+from leasehub.client.failures import Internal, Refused, Unreachable, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
