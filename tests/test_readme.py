@@ -10,8 +10,13 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.handoffs.test_browser import browser, open_page
+
+__all__ = ["browser"]
 
 ROOT = Path(__file__).resolve().parent.parent
 LEASEHUB = Path(sys.executable).parent / "leasehub"
@@ -53,7 +58,7 @@ def served_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.processes
-def test_the_tour_works_as_it_stands(served_folder: Path) -> None:
+def test_the_tour_works_as_it_stands(served_folder: Path, browser: Any) -> None:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("LEASEHUB_", "DATABASE_", "CELERY_"))
     }
@@ -63,7 +68,7 @@ def test_the_tour_works_as_it_stands(served_folder: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
     shown = done.stdout + done.stderr
@@ -76,6 +81,9 @@ def test_the_tour_works_as_it_stands(served_folder: Path) -> None:
     assert "now it is my turn" in shown
     assert shown.count('"lease.released"') == 2
     assert_the_queue_was_drained(served_folder, shown)
+    assert_every_gate_found_its_slot_clean(shown)
+    assert_the_lease_went_along(shown)
+    a_person_accepts(served_folder, browser)
 
 
 def assert_the_queue_was_drained(served_folder: Path, shown: str) -> None:
@@ -85,8 +93,45 @@ def assert_the_queue_was_drained(served_folder: Path, shown: str) -> None:
     for depth in ("ready", "delayed", "leased", "dead"):
         assert f'"{depth}": 0' in shown
     events = json.loads(leasehub_says(served_folder, "/v1/events?types=task.completed,lease.reaped"))["data"]["events"]
-    types = [event["type"] for event in events]
-    assert (types.count("task.completed"), types.count("lease.reaped")) == (4, 1)
+    seen = [(event["type"], event["resource_type"]) for event in events]
+    assert (seen.count(("task.completed", "task")), seen.count(("lease.reaped", "task"))) == (4, 1)
+
+
+def assert_every_gate_found_its_slot_clean(shown: str) -> None:
+    """The third waited and got the slot of the one that ended; the killed one's was made anew for the next."""
+    gates = re.findall(r"gate (\w+) is on slot (\d) and finds (\d+) files", shown)
+    assert gates == [("one", "1", "0"), ("two", "2", "0"), ("three", "2", "0")], shown
+    assert "queue position 1, eta ~1m" in shown
+    assert re.findall(r"slot (\d) is made anew", shown) == ["1", "2", "2", "1"]
+    assert "the killed one's slot 1 has 0 files" in shown
+
+
+def assert_the_lease_went_along(shown: str) -> None:
+    """To the finisher and only then to the one that waited all the while, each with a larger token."""
+    acquired = re.findall(r'"code":"acquired","kind":"deploy-shop",.*?"owner":"(\w+)","token":(\d+)', shown)
+    (moved,) = re.findall(r'"outcome": "moved".*?"fencing_token": (\d+)', shown, re.DOTALL)
+    (_, first), (_, last) = acquired
+    assert [owner for owner, _ in acquired] == ["builder", "other"]
+    assert int(first) < int(moved) < int(last)
+    assert shown.index('"code": "accepted"') < shown.index('"owner":"other"')
+
+
+def a_person_accepts(served_folder: Path, browser: Any) -> None:
+    """The clicks that the README names, and what the builder's resource is then."""
+    known = json.loads((served_folder / ".leasehub" / "credentials.json").read_text())
+    page, complaints = open_page(browser, known["url"])
+    page.goto("/")
+    page.get_by_label("Name").fill(known["admin_user"])
+    page.get_by_label("Password").fill(known["admin_password"])
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="Inbox").first.click()
+    page.get_by_role("link", name="release-42").click()
+    page.get_by_role("button", name="Accept").click()
+    page.get_by_text("Accepted.").wait_for()
+    status = "/v1/leases/status?resource_type=kind&resource_id=deploy-search"
+    assert json.loads(leasehub_says(served_folder, status))["data"]["holder"] == "admin"
+    page.get_by_role("button", name="Complete").wait_for()
+    assert complaints == []
 
 
 def leasehub_says(served_folder: Path, path: str) -> bytes:
