@@ -338,24 +338,7 @@ class Handoffs(Operation):
         summary="Offer unfinished work, with its leases, to another principal",
     )
     def post(self, request: HttpRequest) -> HttpResponse:
-        given = parse_body(request, SendHandoff)
-        content = given.model_dump(include=set(CONTENT), exclude_none=True)
-        _bound(content)
-        if given.lease_ids:
-            check_fence(self.caller, given.lease_ids)
-        handoff = services.send(
-            actor=leases.Actor.of(self.caller),
-            to_principal=given.to_principal,
-            subject_id=given.subject_id,
-            context_id=given.context_id or "",
-            checkpoint_id=given.checkpoint_id,
-            message=given.message or "",
-            next_action=given.next_action or "",
-            content=content,
-            lease_ids=given.lease_ids,
-            accept_by=given.accept_by,
-            parent_id=given.parent_id,
-        )
+        handoff = offer(self.caller, parse_body(request, SendHandoff))
         sent = {
             "handoff_id": handoff.handoff_id,
             "status": handoff.status,
@@ -614,6 +597,27 @@ def _require_holder_in_fence(caller: Caller, fence: checkpoints.Fence) -> None:
     )
     if holder is not None and not caller.may_hold_as(holder):
         raise StaleToken
+
+
+def offer(caller: Caller, given: SendHandoff) -> Handoff:
+    """The handoff that somebody at one of the doors asks for, within the fence of the key. Raises as services.send."""
+    content = given.model_dump(include=set(CONTENT), exclude_none=True)
+    _bound(content)
+    if given.lease_ids:
+        check_fence(caller, given.lease_ids)
+    return services.send(
+        actor=leases.Actor.of(caller),
+        to_principal=given.to_principal,
+        subject_id=given.subject_id,
+        context_id=given.context_id or "",
+        checkpoint_id=given.checkpoint_id,
+        message=given.message or "",
+        next_action=given.next_action or "",
+        content=content,
+        lease_ids=given.lease_ids,
+        accept_by=given.accept_by,
+        parent_id=given.parent_id,
+    )
 
 
 def check_fence(caller: Caller, lease_ids: list[str]) -> None:

@@ -19,6 +19,8 @@ urlpatterns = [
     path("v1/", include("leasehub.api.urls")),
     path("v1/schema", document.openapi, name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema")),
+    path("", include("leasehub.a2a.urls")),
+    path("", include("leasehub.guides.urls")),
     path("", include("leasehub.dashboard.urls")),
     path("", include("handoffs.page_urls")),
     path("healthz", health.healthz),

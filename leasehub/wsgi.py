@@ -24,7 +24,7 @@ from leasehub import supervised, urls  # noqa: E402, F401
 from leasehub.api.parsing import MAX_BODY_BYTES  # noqa: E402
 from leasehub.db import functions  # noqa: E402
 
-API_PREFIXES = ("/v1/", "/healthz", "/readyz")
+API_PREFIXES = ("/v1/", "/a2a", "/healthz", "/readyz")
 # The schema's page carries a script, so it wants the headers of a page.
 PAGES = ("/v1/docs",)
 MAX_REMEMBERED_ADDRESS = 300

@@ -16,6 +16,8 @@ from leasehub.errors import DomainError, MethodNotAllowed, NotFound, ValidationE
 
 logger = logging.getLogger(__name__)
 
+JSON_ADDRESSES = ("/v1/", "/a2a/")
+
 
 class InternalError(DomainError):
     """The server failed: the log has more under this request's id."""
@@ -62,4 +64,4 @@ class AnyAccept(BaseContentNegotiation):
 
 
 def _wants_json(request: HttpRequest) -> bool:
-    return f"{request.path}/".startswith("/v1/")
+    return f"{request.path}/".startswith(JSON_ADDRESSES)
