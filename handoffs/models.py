@@ -106,6 +106,8 @@ class Handoff(models.Model):
                 name="handoff_due",
                 condition=Q(status="pending", accept_by__isnull=False),
             ),
+            # /metrics: how many wait, and for how long.
+            models.Index(fields=["id"], name="handoff_pending", condition=Q(status="pending")),
             # Who may read a checkpoint because a handoff names it.
             models.Index(
                 fields=["checkpoint", "addressee"],

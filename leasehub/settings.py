@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 import environ
@@ -32,6 +33,21 @@ def words(name: str, default: list[str], *, form: str, example: str) -> list[str
         if not re.fullmatch(form, word):
             raise ImproperlyConfigured(f"{name} must be names like {example}, separated by commas, not {word!r}.")
     return given
+
+
+def networks(name: str, default: list[str]) -> list[IPv4Network | IPv6Network]:
+    given: list[str] = env.list(name, default=default)
+    try:
+        return [ip_network(text.strip()) for text in given]
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name} must be networks like 10.0.0.0/8, separated by commas: {error}.") from None
+
+
+def metrics_token() -> str:
+    text: str = env.str("LEASEHUB_METRICS_TOKEN", default="").strip()
+    if text and not (len(text) >= 16 and text.isascii() and text.isprintable() and " " not in text):
+        raise ImproperlyConfigured("LEASEHUB_METRICS_TOKEN must have at least 16 ASCII characters, without spaces.")
+    return text
 
 
 def log_level() -> str:
@@ -105,6 +121,9 @@ LEASEHUB_WEB_THREADS = positive_int("LEASEHUB_WEB_THREADS", 8, at_most=512)
 LEASEHUB_WAITING_CALLS = positive_int("LEASEHUB_WAITING_CALLS", 4, at_most=10_000)
 LEASEHUB_LOCK_TIMEOUT_MS = positive_int("LEASEHUB_LOCK_TIMEOUT_MS", 2000, at_most=600_000)
 LEASEHUB_STATEMENT_TIMEOUT_MS = positive_int("LEASEHUB_STATEMENT_TIMEOUT_MS", 5000, at_most=3_600_000)
+# Who may read /metrics, whose labels are tenants' names: these networks, or whoever has the token.
+LEASEHUB_METRICS_ALLOW = networks("LEASEHUB_METRICS_ALLOW", ["127.0.0.0/8", "::1/128"])
+LEASEHUB_METRICS_TOKEN = metrics_token()
 
 if LEASEHUB_MIN_TTL_SECONDS > LEASEHUB_MAX_TTL_SECONDS:
     raise ImproperlyConfigured("LEASEHUB_MIN_TTL_SECONDS must not be above LEASEHUB_MAX_TTL_SECONDS.")
@@ -293,7 +312,7 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TASK_DEFAULT_QUEUE = "default"
-CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_SCHEDULER = "leasehub.beat:Scheduler"
 CELERY_TIMEZONE = "UTC"
 DJANGO_CELERY_BEAT_TZ_AWARE = True
 if CELERY_BROKER_URL.startswith("memory"):

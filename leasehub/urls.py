@@ -5,6 +5,7 @@ from django.urls import include, path
 from drf_spectacular.views import SpectacularSwaggerView
 
 from leasehub.api import document, health
+from leasehub.management import metrics
 
 handler400 = "leasehub.api.failures.bad_request"
 handler404 = "leasehub.api.failures.not_found"
@@ -25,5 +26,6 @@ urlpatterns = [
     path("", include("handoffs.page_urls")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("metrics", metrics.metrics),
     path("admin/", admin.site.urls),
 ]

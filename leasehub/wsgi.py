@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from time import perf_counter
 from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "leasehub.settings")
@@ -22,12 +23,14 @@ from django.utils.http import parse_header_parameters  # noqa: E402
 
 from leasehub import supervised, urls  # noqa: E402, F401
 from leasehub.api.parsing import MAX_BODY_BYTES  # noqa: E402
+from leasehub.api.timing import OTHER, note  # noqa: E402
 from leasehub.db import functions  # noqa: E402
 
-API_PREFIXES = ("/v1/", "/a2a", "/healthz", "/readyz")
+API_PREFIXES = ("/v1/", "/a2a", "/healthz", "/readyz", "/metrics")
 # The schema's page carries a script, so it wants the headers of a page.
 PAGES = ("/v1/docs",)
 MAX_REMEMBERED_ADDRESS = 300
+KNOWN_METHODS = frozenset(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"))
 
 
 class Request(WSGIRequest):
@@ -74,11 +77,15 @@ class ApiHandler(PageHandler):
     def __call__(  # type: ignore[override]
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
+        began = perf_counter()
         functions.leave_what_hung_up()
-        response = self.get_response(self.request_class(environ))
+        request = self.request_class(environ)
+        response = self.get_response(request)
         start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
         if connection.errors_occurred and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
+        operation = getattr(request, "operation", OTHER)
+        note(operation, _method(request.method), response.status_code, perf_counter() - began)
         if isinstance(response, HttpResponse):
             return [response.content]
         # A stream ends later; then it sends the signal itself.
@@ -91,6 +98,11 @@ class ApiHandler(PageHandler):
             super().load_middleware(is_async)
         finally:
             settings.MIDDLEWARE = everything
+
+
+def _method(given: str | None) -> str:
+    # Anybody can make up a method, and each would be a series for ever.
+    return given if given in KNOWN_METHODS else OTHER
 
 
 @lru_cache(maxsize=4096)

@@ -34,10 +34,14 @@ WRONG = [
     ({"CELERY_BROKER_URL": "filesystem://"}, "CELERY_BROKER_URL must name"),
     ({"CELERY_BROKER_URL": "redis"}, "CELERY_BROKER_URL must name"),
     ({"LEASEHUB_DATA": "/proc/nowhere/data"}, "LEASEHUB_DATA"),
+    ({"LEASEHUB_METRICS_ALLOW": "10.0.0.1/8"}, "LEASEHUB_METRICS_ALLOW must be networks"),
+    ({"LEASEHUB_METRICS_ALLOW": "example.org"}, "LEASEHUB_METRICS_ALLOW must be networks"),
+    ({"LEASEHUB_METRICS_TOKEN": "short"}, "LEASEHUB_METRICS_TOKEN must have at least 16"),
 ]
 RIGHT = [
     {},
     {"LEASEHUB_MIN_TTL_SECONDS": "1", "LEASEHUB_REAPER_SECONDS": "1"},
+    {"LEASEHUB_METRICS_ALLOW": "10.0.0.0/8, fd00::/8", "LEASEHUB_METRICS_TOKEN": "x" * 16},
     {"LEASEHUB_HTTPS": "ON", "LEASEHUB_JSON_LOGS": "on", "LEASEHUB_LOG_LEVEL": "debug"},
     {"DATABASE_URL": "postgres://h/x", "LEASEHUB_SECRET_KEY": "x" * 32, "CELERY_BROKER_URL": "redis://h:6379/0"},
     {
