@@ -7,7 +7,7 @@ move in the same transaction (14); one event per transition (8); an outsider lea
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +24,7 @@ from leasehub.errors import NotFound, ValidationError
 from leasehub.events.journal import record
 from leasehub.identity.models import Principal
 from leases import services as leases
+from leases.models import public_lease_id
 from leases.services import Actor, Transferred
 
 # Small, because a transaction keeps every other writer of SQLite waiting.
@@ -110,7 +111,19 @@ def send(
         for row in offered
         if row.lease_id is not None
     )
-    _record("handoff.created", handoff, at=at, actor=actor, data={"leases": len(offered) or None})
+    _record(
+        "handoff.created",
+        handoff,
+        at=at,
+        actor=actor,
+        data={
+            "context_id": context_id or None,
+            "checkpoint_id": None if checkpoint is None else checkpoint.checkpoint_id,
+            "parent_id": None if parent is None else parent.handoff_id,
+            "accept_by": None if accept_by is None else clock.iso(accept_by),
+            "lease_ids": _public(row.lease_id for row in offered),
+        },
+    )
     return handoff
 
 
@@ -156,8 +169,9 @@ def accept(
         actor=actor,
         data={
             "state_drift": handoff.state_drifted,
-            "moved": len(moved) or None,
-            "lost": len(lost) or None,
+            "holder": holder,
+            "moved": _public(transferred.grant.lease_id for transferred in moved),
+            "lost": _public(lease.lease_id for lease in lost),
         },
     )
     return Accepted(handoff, moved, lost, moved[0].grant.at if moved else at)
@@ -300,6 +314,11 @@ def _note_outcomes(offered: dict[uuid.UUID, OfferedLease], moved: list[Transferr
         lease.outcome = Outcome.LOST
     OfferedLease.objects.bulk_update(offered.values(), ["outcome", "moved_to", "fencing_token"])
     return lost
+
+
+def _public(lease_ids: Iterable[uuid.UUID | None]) -> list[str] | None:
+    """As the API writes them; None when there is none."""
+    return [public_lease_id(lease_id) for lease_id in lease_ids if lease_id is not None] or None
 
 
 def _record(

@@ -1,27 +1,51 @@
 """/v1/events."""
 
+import time
 from typing import Annotated, Any
 
 from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, Field, StringConstraints
 
+from leasehub.api import waiting
 from leasehub.api.paging import cursor_number
-from leasehub.api.parsing import Body, Limit, parse_query
-from leasehub.api.rendering import data
+from leasehub.api.parsing import MAX_HOLDER_LENGTH, Body, Limit, QueryWait, parse_query
+from leasehub.api.rendering import data, whole_seconds
 from leasehub.api.views import Operation, operation
 from leasehub.errors import ValidationError
 from leasehub.events import queries
+from leasehub.events.errors import CursorAhead, CursorExpired
+from leasehub.events.following import watch
+from leasehub.events.queries import Reading, View
 from leasehub.events.rendering import event_view
 from leasehub.events.types import TYPES
+from leasehub.identity.authentication import Caller, check_key
+
+TAIL = "tail"
+CROWDED_RETRY_MS = 1000
 
 
-class FeedQuery(Body):
-    after: Annotated[str, Field(description="The cursor of an earlier answer; from the beginning without it")] = "0"
+class ViewQuery(Body):
+    after: Annotated[
+        str | None,
+        Field(
+            description="The cursor of an earlier answer, or `tail`: only what is still to come; from the oldest event"
+            " on file without it"
+        ),
+    ] = None
     types: Annotated[str, StringConstraints(max_length=1000), Field(description="Event types, separated by commas")] = (
         ""
     )
     resource: Annotated[str, StringConstraints(max_length=401), Field(description="resource_type/resource_id")] = ""
+    holder: Annotated[
+        str, StringConstraints(max_length=MAX_HOLDER_LENGTH), Field(description="The holder that an event is about")
+    ] = ""
+
+
+class FeedQuery(ViewQuery):
     limit: Limit = 50
+    wait_seconds: Annotated[
+        QueryWait, Field(description="How long to wait for an event when there is none; 25 at most")
+    ] = 0
 
 
 class Actor(BaseModel):
@@ -57,24 +81,63 @@ class Events(Operation):
         "event_list",
         query=FeedQuery,
         answers={200: EventPage},
+        errors=[CursorAhead, CursorExpired],
         summary="The feed: every event once, in order, from a cursor on",
     )
     def get(self, request: HttpRequest) -> HttpResponse:
         given = parse_query(request, FeedQuery)
-        reading = queries.read(
-            caller=self.caller,
-            after=cursor_number(given.after),
-            limit=given.limit,
-            types=_types(given.types),
-            resource=_resource(given.resource),
-        )
-        return data(
-            {
-                "events": [event_view(event) for event in reading.events],
-                "next": str(reading.cursor) if reading.more else None,
-                "cursor": str(reading.cursor),
-            }
-        )
+        view = _view(self.caller, given)
+        after = _start(given.after, organization=self.caller.organization)
+        reading = queries.read(view=view, after=after, limit=given.limit)
+        if reading.events or reading.more or given.wait_seconds == 0:
+            return _page(reading)
+        return self._wait(view, given, reading)
+
+    def _wait(self, view: View, given: FeedQuery, reading: Reading) -> HttpResponse:
+        """Reads again whenever there may be an event of the view, without a connection between."""
+        deadline = time.monotonic() + given.wait_seconds
+        with waiting.place() as is_free:
+            if not is_free:
+                return _page(reading, retry_after_ms=CROWDED_RETRY_MS)
+            with watch.following(view) as follower:
+                while True:
+                    follower.bell.clear()
+                    reading = queries.read(view=view, after=reading.cursor, limit=given.limit)
+                    remaining = deadline - time.monotonic()
+                    if reading.events or reading.more or remaining <= 0 or not waiting.let_go_of_connection():
+                        break
+                    follower.bell.wait(remaining)
+        # Nobody is told of anything by a key that was revoked while it waited.
+        check_key(self.caller)
+        return _page(reading)
+
+
+def _page(reading: Reading, *, retry_after_ms: int | None = None) -> HttpResponse:
+    response = data(
+        {
+            "events": [event_view(event) for event in reading.events],
+            "next": str(reading.cursor) if reading.more else None,
+            "cursor": str(reading.cursor),
+        }
+    )
+    if retry_after_ms is not None:
+        response.headers["Retry-After"] = whole_seconds(retry_after_ms)
+    return response
+
+
+def _start(after: str | None, *, organization: int) -> int:
+    """The position to read after."""
+    if after is None:
+        return queries.extent(organization=organization).start
+    if after == TAIL:
+        return queries.extent(organization=organization).tail
+    return cursor_number(after)
+
+
+def _view(caller: Caller, given: ViewQuery) -> View:
+    return View.of(
+        caller, types=tuple(_types(given.types)), resource=_resource(given.resource), holder=_holder(given.holder)
+    )
 
 
 def _types(text: str) -> list[str]:
@@ -93,3 +156,9 @@ def _resource(text: str) -> tuple[str, str] | None:
     if "\0" in text:
         raise ValidationError("resource must not have NUL.", resource="must not have NUL")
     return resource_type, resource_id
+
+
+def _holder(text: str) -> str:
+    if "\0" in text:
+        raise ValidationError("holder must not have NUL.", holder="must not have NUL")
+    return text

@@ -22,6 +22,7 @@ MAX_ID_LENGTH = 200
 MAX_MESSAGE_LENGTH = 4000
 MAX_HOLDER_LENGTH = 128
 MAX_PARAMETERS = 100
+MAX_WAIT_SECONDS = 25
 # The largest integer that every JSON reader keeps exact.
 MAX_INTEGER = 2**53 - 1
 
@@ -142,6 +143,7 @@ Token = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 Holder = Annotated[str, StringConstraints(min_length=1, max_length=MAX_HOLDER_LENGTH), AfterValidator(_single_line)]
 QueryToken = Annotated[int, Field(ge=1, le=MAX_INTEGER), BeforeValidator(_digits)]
 Limit = Annotated[int, Field(ge=1, le=200), BeforeValidator(_digits)]
+QueryWait = Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS), BeforeValidator(_digits)]
 Instant = Annotated[AwareDatetime, BeforeValidator(_instant)]
 
 

@@ -44,7 +44,7 @@ def no_content(*, retry_after_ms: int | None = None) -> HttpResponse:
     del response.headers["Content-Type"]
     response.headers["Cache-Control"] = "no-store"
     if retry_after_ms is not None:
-        response.headers["Retry-After"] = _whole_seconds(retry_after_ms)
+        response.headers["Retry-After"] = whole_seconds(retry_after_ms)
     return response
 
 
@@ -56,7 +56,7 @@ def error_response(error: DomainError) -> HttpResponse:
     headers: dict[str, str] = {}
     retry_after_ms = error.fields.get("retry_after_ms")
     if isinstance(retry_after_ms, int):
-        headers["Retry-After"] = _whole_seconds(retry_after_ms)
+        headers["Retry-After"] = whole_seconds(retry_after_ms)
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="LeaseHub"'
     if error.status == 405 and isinstance(allow := error.fields.get("allow"), str):
@@ -64,6 +64,6 @@ def error_response(error: DomainError) -> HttpResponse:
     return json_response({"error": error_body(error)}, error.status, headers)
 
 
-def _whole_seconds(retry_after_ms: int) -> str:
+def whole_seconds(retry_after_ms: int) -> str:
     """Rounded up: a client that waits so long does not come too early."""
     return str(max(1, math.ceil(retry_after_ms / 1000)))

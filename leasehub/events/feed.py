@@ -21,7 +21,7 @@ STAMP_ROUNDS = 50
 
 def stamp_all() -> int:
     """Numbers what is unnumbered in every organization: the beat's tick. How many events were numbered."""
-    return sum(_stamp_through(organization) for organization in _with_news())
+    return sum(_stamp_through(organization) for organization in with_news())
 
 
 def _stamp_through(organization: int) -> int:
@@ -73,10 +73,13 @@ def has_news(*, organization: int) -> bool:
     return Event.objects.filter(organization_id=organization, position=None, pk__gt=low_water).exists()
 
 
-def _with_news() -> list[int]:
+def with_news(*, among: list[int] | None = None) -> list[int]:
+    """The organizations, of these or of all, of which a visible event is unnumbered."""
     # Each from its own low water on: the head of the index of unnumbered rows is full of dead entries.
     fresh = Event.objects.filter(organization_id=OuterRef("pk"), position=None, pk__gt=OuterRef("low_water"))
     organizations = Organization.objects.annotate(low_water=Coalesce("feed__low_water", 0))
+    if among is not None:
+        organizations = organizations.filter(pk__in=among)
     return list(organizations.filter(Exists(fresh)).values_list("pk", flat=True))
 
 

@@ -3,11 +3,13 @@
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import BooleanField, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from leasehub.events import feed
+from leasehub.events.errors import CursorAhead, CursorExpired
 from leasehub.events.models import Event, Feed
 from leasehub.events.types import COMMON_TYPES
 from leasehub.identity.authentication import Caller
@@ -29,18 +31,92 @@ class Reading:
     more: bool
 
 
-def read(*, caller: Caller, after: int, limit: int, types: list[str], resource: tuple[str, str] | None) -> Reading:
-    """Events after a position, in the feed's order. What is visible and unnumbered is numbered first."""
-    if feed.has_news(organization=caller.organization):
-        feed.stamp(organization=caller.organization)
-    last = Feed.objects.filter(pk=caller.organization).values_list("last_position", flat=True).first() or 0
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which events of an organization somebody is shown: those they may see, and of these what they asked for.
+
+    Whoever observes sees all of the organization's; other keys what their principal did or held, or is addressed to
+    it. An event never carries what a handoff carries, so there is nothing in it to leave out.
+    """
+
+    organization: int
+    #: Whose own events alone; None: everybody's.
+    only_of: int | None
+    types: tuple[str, ...] = ()
+    resource: tuple[str, str] | None = None
+    holder: str = ""
+
+    @classmethod
+    def of(cls, caller: Caller, **asked_for: Any) -> "View":
+        return cls(caller.organization, None if caller.observes else caller.principal, **asked_for)
+
+    def events(self) -> QuerySet[Event]:
+        events = Event.objects.filter(organization_id=self.organization)
+        if self.only_of is not None:
+            events = events.filter(Q(principal=self.only_of) | Q(actor=self.only_of) | Q(addressee=self.only_of))
+        if self.types:
+            events = events.filter(type__in=self.types)
+        if self.resource is not None:
+            events = events.filter(resource_type=self.resource[0], resource_id=self.resource[1])
+        if self.holder:
+            events = events.filter(holder=self.holder)
+        return events
+
+    def shows(self, event: Event) -> bool:
+        """Whether ``events`` has it, told without the database."""
+        return (
+            (self.only_of is None or self.only_of in (event.principal_id, event.actor_id, event.addressee_id))
+            and (not self.types or event.type in self.types)
+            and (self.resource is None or self.resource == (event.resource_type, event.resource_id))
+            and (not self.holder or self.holder == event.holder)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """From where to where the feed of an organization goes."""
+
+    #: The highest position that was moved out: the lowest cursor that loses nothing.
+    start: int
+    #: The highest position.
+    tail: int
+
+    @property
+    def oldest(self) -> int:
+        """The position of the oldest event on file, or of the next one when there is none."""
+        return self.start + 1
+
+
+def extent(*, organization: int) -> Extent:
+    """What is visible and unnumbered is numbered first."""
+    if feed.has_news(organization=organization):
+        feed.stamp(organization=organization)
+    return _extent(organization)
+
+
+def _extent(organization: int) -> Extent:
+    found = Feed.objects.filter(pk=organization).values_list("pruned_through", "last_position").first()
+    return Extent(*(found or (0, 0)))
+
+
+def read(*, view: View, after: int, limit: int) -> Reading:
+    """Events after a position, in the feed's order. What is visible and unnumbered is numbered first.
+
+    Raises CursorAhead, CursorExpired.
+    """
+    known = extent(organization=view.organization)
+    check_cursor(after, known)
+    last = known.tail
     end = min(last, after + WINDOW)
     found = list(
-        _matching(caller, types, resource)
+        view.events()
         .filter(position__gt=after, position__lte=end)
         .select_related("actor", "principal", "addressee", "key")
         .order_by("position")[: limit + 1]
     )
+    if not found or found[0].position != after + 1:
+        # What seems to be left out by the view may have been moved out since the cursor was checked.
+        check_cursor(after, _extent(view.organization))
     if len(found) > limit:
         position = found[limit - 1].position
         assert position is not None
@@ -48,22 +124,12 @@ def read(*, caller: Caller, after: int, limit: int, types: list[str], resource: 
     return Reading(found, max(after, end), more=end < last)
 
 
-def visible(*, caller: Caller) -> QuerySet[Event]:
-    """RING-1 sees its organization's events; other keys what their principal did or held, or is addressed to it."""
-    events = Event.objects.filter(organization_id=caller.organization)
-    if caller.observes:
-        return events
-    mine = Q(principal=caller.principal) | Q(actor=caller.principal) | Q(addressee=caller.principal)
-    return events.filter(mine)
-
-
-def _matching(caller: Caller, types: list[str], resource: tuple[str, str] | None) -> QuerySet[Event]:
-    events = visible(caller=caller)
-    if types:
-        events = events.filter(type__in=types)
-    if resource is not None:
-        events = events.filter(resource_type=resource[0], resource_id=resource[1])
-    return events
+def check_cursor(after: int, known: Extent) -> None:
+    """Raises CursorAhead, CursorExpired."""
+    if after > known.tail:
+        raise CursorAhead(known.tail)
+    if after < known.start:
+        raise CursorExpired(known.oldest, known.tail)
 
 
 def of_lease(lease_id: uuid.UUID) -> Q:

@@ -400,7 +400,7 @@ def a_key_that_works_no_more_is_refused(world: World) -> None:
 
 def read_all(caller: Caller, after: int) -> tuple[list[int], int]:
     """The ids of the events after a cursor, and the next cursor."""
-    reading = queries.read(caller=caller, after=after, limit=100, types=[], resource=None)
+    reading = queries.read(view=queries.View.of(caller), after=after, limit=100)
     return [event.pk for event in reading.events], reading.cursor
 
 

@@ -182,7 +182,7 @@ def test_the_event_says_who_and_what_about_but_not_what_it_carries(
         "to_principal": "teammate",
         "subject_id": "deploy-41",
         "status": "pending",
-        "leases": 1,
+        "lease_ids": [lease["lease_id"]],
     }
     assert (event["principal"], event["addressee"]) == ("agent", "teammate")
     assert event["actor"]["principal"] == "agent"

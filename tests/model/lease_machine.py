@@ -374,7 +374,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from([1, 3, 50]))
     def a_reader_follows(self, limit: int) -> None:
-        reading = queries.read(caller=self.callers["operator"], after=self.cursor, limit=limit, types=[], resource=None)
+        view = queries.View.of(self.callers["operator"])
+        reading = queries.read(view=view, after=self.cursor, limit=limit)
         positions = [event.position for event in reading.events]
         assert positions == list(range(self.cursor + 1, self.cursor + 1 + len(positions)))
         assert len(positions) == limit or not reading.more
