@@ -16,8 +16,9 @@ from leasehub.cli.signals import ENDING, Signals
 from leasehub.cli.streams import Head, Tail
 from leasehub.cli.supervision import SIGNALLED_SECONDS, Hold, Supervision, release
 from leasehub.client import credentials, jsontext
+from leasehub.client.clock import boot_clock
 from leasehub.client.failures import Failure, Refused, Usage
-from leasehub.client.heartbeat import LOST, boot_clock
+from leasehub.client.heartbeat import LOST
 from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 # What the server takes.
@@ -103,7 +104,7 @@ class _Life:
         return FAILED if self._tell(supervision, "fail", {"error": self._error(status)}) else GONE
 
     def _give_back(self, supervision: Supervision) -> int:
-        supervision.heartbeat.stop()
+        supervision.stop_beating()
         # What could not be killed may still be at it: then the claim is left to run out.
         if not supervision.survivors:
             release(self.held, self.known)

@@ -15,7 +15,8 @@ import time
 
 from leasehub.cli import descendants
 from leasehub.cli.signals import ENDING, readable
-from leasehub.client.heartbeat import LONGEST_WAIT_SECONDS, Deadline, boot_clock
+from leasehub.client.clock import boot_clock
+from leasehub.client.heartbeat import LONGEST_WAIT_SECONDS, Deadline
 
 # How long what the command has left running may take to end before it is killed.
 LEFTOVER_SECONDS = 2.0

@@ -5,13 +5,15 @@ token but to the one who has just acquired the lease or has just named the token
 """
 
 import os
-import time
 
 from leasehub.cli import flags
 from leasehub.cli.output import emit, say
 from leasehub.cli.timestamps import epoch_ms, iso
 from leasehub.client import credentials, jsontext
+from leasehub.client.acquiring import Once
+from leasehub.client.acquiring import acquire as acquire_once
 from leasehub.client.failures import Failure, Refused, Unreachable, Usage
+from leasehub.client.patience import Patience
 from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 TYPE_CHECKING = False
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 MAX_TTL_MINUTES = 527040
 KIND_FIRST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 KIND_CHARACTERS = KIND_FIRST | frozenset("._-")
-POLL_SECONDS = 0.5
 COMMON = ("owner-pattern",)
 
 
@@ -57,27 +58,12 @@ def acquire(arguments: list[str]) -> int:
         "reacquire": False,
     }
     try:
-        answer = _acquire_within(connection, body, wait_ms)
+        answer = acquire_once(Once(connection, "/v1/leases"), body, Patience(wait_ms / 1000))
     except Refused as refused:
         if refused.reason != "CONFLICT":
             raise outside_fence(refused) from None
         return emit(_held(connection, kind, owner, refused, wait_ms), pretty="pretty" in given)
     return emit(_acquired(kind, owner, ttl_seconds, payload, answer), pretty="pretty" in given)
-
-
-def _acquire_within(connection: Connection, body: dict[str, object], wait_ms: float) -> Members:
-    deadline = time.monotonic() + wait_ms / 1000
-    # One key for the whole wait, because one lease is wanted: a refusal is not remembered under it, and an
-    # acquisition whose answer was lost is found again.
-    key = fresh_key()
-    while True:
-        try:
-            return connection.call("POST", "/v1/leases", body, key=key)
-        except (Refused, Unreachable) as reason:
-            left = deadline - time.monotonic()
-            if left <= 0 or (isinstance(reason, Refused) and reason.reason != "CONFLICT"):
-                raise
-        time.sleep(min(POLL_SECONDS, max(0.05, left)))
 
 
 def outside_fence(refused: Refused) -> Failure:

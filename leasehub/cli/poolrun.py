@@ -6,13 +6,14 @@ from leasehub.cli import flags
 from leasehub.cli.lease import COMMON, outside_fence, owner_of, owner_pattern
 from leasehub.cli.output import emit, say
 from leasehub.cli.pool import asked_of
-from leasehub.cli.run import own_holder, run_holding
+from leasehub.cli.run import run_holding
 from leasehub.cli.signals import Signals, interrupted
 from leasehub.cli.slots import pool_of
 from leasehub.cli.supervision import Hold
 from leasehub.cli.ticket import Ended, Interrupted, Ticket, patience_of, saturated
 from leasehub.client import credentials
 from leasehub.client.failures import Refused, Usage
+from leasehub.client.holder import own_holder
 from leasehub.client.wire import Connection, Members
 
 VALUES = ("pool", "owner", "session", "ttl", "heartbeat-secs", "wait-ms", "poll-ms", "selector", *COMMON)

@@ -7,17 +7,16 @@ from leasehub.cli.guardian import Guardian
 from leasehub.cli.lease import Place, look_at, outside_fence
 from leasehub.cli.output import emit, say
 from leasehub.cli.signals import Signals, interrupted
-from leasehub.cli.supervision import RELEASE_ATTEMPTS, Hold, Supervision, release
+from leasehub.cli.supervision import Hold, Supervision, release
 from leasehub.client import credentials
-from leasehub.client.failures import Refused, Unreachable, Usage
-from leasehub.client.heartbeat import boot_clock
-from leasehub.client.wire import Connection, Members, fresh_key
+from leasehub.client.acquiring import RELEASE_ATTEMPTS, Once, acquire
+from leasehub.client.failures import Conflict, Refused, Unreachable, Usage
+from leasehub.client.holder import own_holder
+from leasehub.client.patience import Patience
+from leasehub.client.wire import Connection, Members
 
 LEASE_LOST_STATUS = 75
 DEFAULT_TTL_SECONDS = 120
-MAX_HOLDER = 128
-HOLDER_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@-")
-POLL_SECONDS = 0.5
 
 
 def run(arguments: list[str]) -> int:
@@ -70,12 +69,20 @@ def _checked(command: list[str]) -> list[str]:
     return command
 
 
-def own_holder(known: credentials.Credentials, connection: Connection) -> str:
-    """A holder of this process alone: two terminals on one key must not pass for each other."""
-    handle = known.principal or str(connection.call("GET", "/v1/whoami")["principal"])
-    host = "".join(c if c in HOLDER_CHARACTERS else "-" for c in os.uname().nodename)
-    process = f":{os.getpid()}"
-    return f"{handle}:{host}"[: MAX_HOLDER - len(process)] + process
+class _Watchful(Patience):
+    """Is over as soon as a signal has come."""
+
+    def __init__(self, seconds: float, signals: Signals) -> None:
+        super().__init__(seconds)
+        self.signals = signals
+
+    def sleep(self, seconds: float) -> bool:
+        left = self.left()
+        if left <= 0:
+            return False
+        if not self.signals.received:
+            self.signals.wait(min(seconds, max(0.05, left)))
+        return not self.signals.received
 
 
 def _acquire(
@@ -86,29 +93,16 @@ def _acquire(
     signals: Signals,
 ) -> Hold | None:
     """None when a signal came first. A refusal or an unreachable server is raised once the wait is over."""
-    give_up = boot_clock() + wait_seconds
-    # One key for the whole wait: an acquisition whose answer was lost is found again, not refused by itself.
-    key = fresh_key()
-    lost_at: float | None = None
-    while True:
-        sent_at = boot_clock()
-        try:
-            answer = connection.call("POST", "/v1/leases", body, key=key)
-            if answer.get("took_over_expired"):
-                _say_taken_over(body, answer["previous"])
-            return Hold(answer, sent_at=sent_at if lost_at is None else lost_at, ttl_seconds=ttl_seconds)
-        except (Refused, Unreachable) as reason:
-            if isinstance(reason, Refused) and reason.reason != "CONFLICT":
-                raise
-            if isinstance(reason, Unreachable) and reason.sent and lost_at is None:
-                lost_at = sent_at
-            left = give_up - boot_clock()
-            if left <= 0:
-                raise
-        if not signals.received:
-            signals.wait(min(POLL_SECONDS, max(0.05, left)))
+    once = Once(connection, "/v1/leases")
+    try:
+        answer = acquire(once, body, _Watchful(wait_seconds, signals))
+    except (Conflict, Unreachable):
         if signals.received:
             return None
+        raise
+    if answer.get("took_over_expired"):
+        _say_taken_over(body, answer["previous"])
+    return Hold(answer, sent_at=once.since, ttl_seconds=ttl_seconds)
 
 
 def _say_taken_over(body: dict[str, object], previous: Members) -> None:
@@ -165,7 +159,7 @@ def run_holding(
         supervision.supervise()
     finally:
         guardian.take_terminal()
-        supervision.heartbeat.stop()
+        supervision.stop_beating()
         # Whatever went wrong here: nothing of the command may be left when the lease is given back.
         guardian.dismiss()
         if not supervision.survivors:

@@ -1,16 +1,15 @@
 """A command under a lease: beaten from the background, stopped when the lease is lost, watched to its end."""
 
-import contextlib
 import os
 import signal
-import time
 
 from leasehub.cli.guardian import Guardian
 from leasehub.cli.output import say
 from leasehub.cli.signals import Signals
-from leasehub.client import credentials
+from leasehub.client import acquiring, credentials
+from leasehub.client.acquiring import RELEASE_ATTEMPTS
 from leasehub.client.failures import Failure, Refused, Unreachable
-from leasehub.client.heartbeat import BEATS_PER_TTL, LONGEST_WAIT_SECONDS, Deadline, Heartbeat
+from leasehub.client.heartbeat import BEATS_PER_TTL, LONGEST_WAIT_SECONDS, Deadline, Heartbeats, Kept
 from leasehub.client.wire import Connection, Members
 
 TYPE_CHECKING = False
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from leasehub.cli.streams import Stream
 
-RELEASE_ATTEMPTS = 3
 # How long the command may take to end: after a signal to leasehub itself, and after the lease was lost, when
 # another may hold the resource already.
 SIGNALLED_SECONDS = 10.0
@@ -44,21 +42,19 @@ class Hold:
 
 def release(held: Hold, known: credentials.Credentials, *, attempts: int = RELEASE_ATTEMPTS) -> None:
     """Gives the lease back, or says that it is left to run out."""
-    released = "is gone already"
+
+    def failed(attempt: int, lost: Unreachable) -> None:
+        say(f"could not release {held.name} (attempt {attempt} of {attempts}): {lost}")
+
     connection = Connection(known.url, known.token, timeout=3.0)
-    path = f"/v1/leases/{held.lease_id}?fencing_token={held.fencing_token}"
-    for attempt in range(1, attempts + 1):
+    released = "is released"
+    try:
+        acquiring.release(connection, held.lease_id, held.fencing_token, attempts=attempts, failed=failed)
+    except Refused:
         # Ended already is as good as released.
-        with contextlib.suppress(Refused):
-            try:
-                connection.call("DELETE", path, attempts=1)
-                released = "is released"
-            except Unreachable as reason:
-                released = "is left to run out"
-                say(f"could not release {held.name} (attempt {attempt} of {attempts}): {reason}")
-                time.sleep(0.3 * (attempts - attempt))
-                continue
-        break
+        released = "is gone already"
+    except Unreachable:
+        released = "is left to run out"
     connection.close()
     if held.is_announced:
         say(f"{held.name} {released}")
@@ -84,8 +80,8 @@ class Supervision:
         self.failed: int | None = None
         self.status: int | None = None
         self.survivors = 0
-        self.heartbeat = Heartbeat(
-            connection=Connection(known.url, known.token),
+        self.heartbeats = Heartbeats(Connection(known.url, known.token))
+        self.kept = Kept(
             lease_id=held.lease_id,
             fencing_token=held.fencing_token,
             ttl_seconds=held.ttl_seconds,
@@ -96,7 +92,7 @@ class Supervision:
         )
 
     def supervise(self) -> None:
-        self.heartbeat.start()
+        self.heartbeats.keep(self.kept)
         while self.status is None and self.failed is None:
             ready = self.signals.wait(LONGEST_WAIT_SECONDS, self.guardian.channel, *self.streams)
             for descriptor in self.streams.keys() & ready:
@@ -110,6 +106,9 @@ class Supervision:
                 for words in heard:
                     self._note(*words)
             self._forward_signals()
+
+    def stop_beating(self) -> None:
+        self.heartbeats.drop(self.kept)
 
     def _on_lost(self, refused: Refused | None) -> None:
         """Called in the heartbeat's thread."""

@@ -1,26 +1,20 @@
-"""A place in a pool's queue: taken, kept by looking at it, and left at once when it is not wanted any more."""
+"""A place in a pool's queue, on the command line: what is said meanwhile, and signals that end the wait."""
 
 import math
 import os
-import time
 
 from leasehub.cli import flags
 from leasehub.cli.lease import plain, ttl_seconds
 from leasehub.cli.output import say
 from leasehub.cli.signals import Signals
-from leasehub.client.failures import Failure, Refused, Unreachable, Usage
-from leasehub.client.heartbeat import boot_clock
-from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
+from leasehub.client import ticket
+from leasehub.client.failures import Refused, Unreachable, Usage
+from leasehub.client.patience import Patience as Wait
+from leasehub.client.ticket import LEAVE_ATTEMPTS, WaitOver
+from leasehub.client.wire import Members
 
-WAITING = ("queued", "provisioning")
 LONGEST_POLL_MS = 25_000
 DEFAULT_POLL_MS = "5000"
-# The server drops who is silent for longer, unless the pool says otherwise.
-OUTAGE_SECONDS = 90.0
-PAUSE_SECONDS = 1.0
-# A grant's time is counted from when the answer was asked for, so it must not have been waited for long.
-FRESH_SECONDS = 0.5
-LEAVE_ATTEMPTS = 3
 
 
 class Interrupted(Exception):
@@ -35,63 +29,17 @@ class Ended(Exception):
         self.result = result
 
 
-class Patience:
+class Patience(Wait):
     """How long to wait, and how often to look: for ever when ``wait_ms`` is None."""
 
     def __init__(self, *, wait_ms: float | None, poll_ms: float) -> None:
+        super().__init__(None if wait_ms is None else wait_ms / 1000)
         self.wait_ms = wait_ms
         self.poll_seconds = poll_ms / 1000
-        self.give_up = math.inf if wait_ms is None else boot_clock() + wait_ms / 1000
-
-    def left(self) -> float:
-        return self.give_up - boot_clock()
 
 
-class Ticket:
-    def __init__(self, connection: Connection, pool: str, body: dict[str, object]) -> None:
-        self.connection = connection
-        self.body = body
-        self.view: Members = {}
-        #: When the last answer was asked for.
-        self.asked_at = 0.0
-        self._path = f"/v1/pools/{quoted(pool)}/requests"
-        # The same for as long as there is no answer, so that the request is made once.
-        self._key = fresh_key()
-        self._shown = ""
-
-    @property
-    def request_id(self) -> str:
-        return str(self.view["request_id"])
-
-    def ask(self) -> Members:
-        self.asked_at = boot_clock()
-        self.view = self.connection.call("POST", self._path, self.body, key=self._key)
-        return self.view
-
-    def look(self, wait_seconds: int = 0) -> Members:
-        self.connection.timeout = TIMEOUT_SECONDS + wait_seconds
-        self.asked_at = boot_clock()
-        path = f"{self._path}/{quoted(self.request_id)}?wait_seconds={wait_seconds}"
-        self.view = self.connection.call("GET", path)
-        return self.view
-
-    def leave(self) -> Members | None:
-        """Afterwards the request holds nothing: a place in the queue or a grant is given back."""
-        self.connection.close()
-        self.connection.timeout = 3.0
-        for attempt in range(1, LEAVE_ATTEMPTS + 1):
-            try:
-                if not self.view:
-                    # Whether it was made is not known: asked again under its key, it is made once.
-                    self.ask()
-                return self.connection.call("DELETE", f"{self._path}/{quoted(self.request_id)}")
-            except Unreachable as reason:
-                say(f"could not leave the queue (attempt {attempt} of {LEAVE_ATTEMPTS}): {reason}")
-                time.sleep(0.3 * (LEAVE_ATTEMPTS - attempt))
-            except Failure:
-                # It was never made, or is gone.
-                return None
-        return None
+class Ticket(ticket.Ticket):
+    _shown = ""
 
     def granted(self, patience: Patience, signals: Signals) -> Members:
         """The request once it is ready. Raises Ended, or Interrupted, or what the server refused: then it is left."""
@@ -100,60 +48,34 @@ class Ticket:
             signals.at_once = _ignore
             raise Interrupted
 
-        try:
+        def begin() -> None:
             signals.at_once = interrupt
             if signals.received:
                 interrupt()
-            self.ask()
-            while self.view["state"] in WAITING:
-                self._wait(patience)
-            if self.view["state"] == "ready" and boot_clock() - self.asked_at > FRESH_SECONDS:
-                self.look()
-            # Still within: what comes until then finds the grant given back.
+
+        def end() -> None:
             signals.at_once = _ignore
-        except BaseException:
-            signals.at_once = _ignore
-            self.leave()
-            raise
+
+        self.look_seconds = patience.poll_seconds
+        try:
+            self.settled(patience, begin=begin, end=end)
+        except WaitOver:
+            raise Ended(self._timeout(patience)) from None
         if self.view["state"] != "ready":
             raise Ended(self._lost_place() or ended(self.view))
         return self.view
 
-    def _wait(self, patience: Patience) -> None:
-        left = patience.left()
-        if self.view["state"] == "queued":
-            self._show()
-            if left <= 0:
-                raise Ended(self._timeout(patience))
-        # A slot that is being made clean is ours, so its commands are waited for however long they take.
-        seconds = min(patience.poll_seconds, left if left > 0 else math.inf)
-        began = boot_clock()
-        self._look_through_outages(int(seconds), patience)
-        early = seconds - (boot_clock() - began)
-        if self.view["state"] in WAITING and early > 0:
-            # A part of a second, or so many wait at the server that this call could not.
-            time.sleep(min(early, PAUSE_SECONDS))
-
-    def _look_through_outages(self, wait_seconds: int, patience: Patience) -> None:
-        began = boot_clock()
-        told = False
-        while True:
-            try:
-                self.look(wait_seconds)
-                return
-            except Unreachable as lost:
-                if patience.left() <= 0 or boot_clock() - began > OUTAGE_SECONDS:
-                    raise
-                if not told:
-                    say(f"the server is away, the place in the queue is kept for a while: {lost}")
-                told = True
-            time.sleep(PAUSE_SECONDS)
-
-    def _show(self) -> None:
+    def queued(self) -> None:
         line = f"queue position {self.view['position']}, eta {eta(self.view['eta_ms'])}"
         if line != self._shown:
             say(line)
             self._shown = line
+
+    def away(self, lost: Unreachable) -> None:
+        say(f"the server is away, the place in the queue is kept for a while: {lost}")
+
+    def not_left(self, attempt: int, lost: Unreachable) -> None:
+        say(f"could not leave the queue (attempt {attempt} of {LEAVE_ATTEMPTS}): {lost}")
 
     def _lost_place(self) -> dict[str, object] | None:
         if self.view["state"] not in ("dropped", "cancelled"):

@@ -13,13 +13,15 @@ import signal
 from leasehub.cli import claimed, descendants, flags
 from leasehub.cli.lease import outside_fence
 from leasehub.cli.output import emit, say
-from leasehub.cli.run import own_holder
 from leasehub.cli.signals import ENDING, Signals
 from leasehub.cli.supervision import Hold, release
 from leasehub.client import credentials
+from leasehub.client.acquiring import Once
+from leasehub.client.clock import boot_clock
 from leasehub.client.failures import Failure, Internal, Refused, Unreachable, Usage
-from leasehub.client.heartbeat import LONGEST_WAIT_SECONDS, boot_clock
-from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
+from leasehub.client.heartbeat import LONGEST_WAIT_SECONDS
+from leasehub.client.holder import own_holder
+from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, quoted
 
 # How long a call waits at the server for a task. A signal has to wait for its answer, which may be a claim that is to
 # be given back; and the server may give a task to a call whose process has been killed meanwhile.
@@ -76,32 +78,25 @@ class _Claims:
         self.body = body
         self.wait_seconds = wait_seconds
         self.connection = Connection(known.url, known.token, timeout=TIMEOUT_SECONDS + wait_seconds)
-        self._key = fresh_key()
-        self._lost_at: float | None = None
+        self._once = Once(self.connection, "/v1/leases/hot-claim")
         self._failures = 0
         self._was_there = False
 
     def next(self) -> tuple[Members, float] | None:
         """A claim and since when its time is counted; None when there is none or nobody to ask."""
-        asked_at = boot_clock()
         try:
-            claim = self.connection.call("POST", "/v1/leases/hot-claim", self.body, key=self._key)
+            claim = self._once.ask(self.body)
         except (Refused, Unreachable) as failure:
-            self._note(failure, asked_at)
+            self._note(failure)
             return None
-        since = asked_at if self._lost_at is None else self._lost_at
-        self._lost_at, self._failures, self._was_there = None, 0, True
-        # What has no answer yet is asked for again under its key, so that a claim whose answer was lost is found.
-        self._key = fresh_key()
-        return (claim, since) if claim else None
+        self._failures, self._was_there = 0, True
+        return (claim, self._once.since) if claim else None
 
-    def _note(self, failure: Refused | Unreachable, asked_at: float) -> None:
+    def _note(self, failure: Refused | Unreachable) -> None:
         if isinstance(failure, Refused) and failure.reason not in PASSING:
             raise outside_fence(failure)
         if not self._was_there:
             raise failure
-        if isinstance(failure, Unreachable) and failure.sent and self._lost_at is None:
-            self._lost_at = asked_at
         if not self._failures:
             say(f"no claim just now, it is tried again: {failure}")
         self._failures += 1

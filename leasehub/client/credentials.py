@@ -31,7 +31,7 @@ def find() -> Credentials:
     """
     url, token = os.environ.get("LEASEHUB_URL", ""), os.environ.get("LEASEHUB_TOKEN", "")
     if url and token:
-        return _checked(url, token, None, "LEASEHUB_URL and LEASEHUB_TOKEN")
+        return checked(url, token, None, "LEASEHUB_URL and LEASEHUB_TOKEN")
     if token:
         raise Usage("LEASEHUB_TOKEN is set without LEASEHUB_URL: set both or neither")
     file = find_file()
@@ -74,10 +74,10 @@ def _read(file: str) -> Credentials:
         if not isinstance(content.get(name), str) or not content[name]:
             raise Usage(f'the credentials file {file} has no "{name}"')
     principal = content.get("principal")
-    return _checked(content["url"], content["token"], principal if isinstance(principal, str) else None, file)
+    return checked(content["url"], content["token"], principal if isinstance(principal, str) else None, file)
 
 
-def _checked(url: str, token: str, principal: str | None, source: str) -> Credentials:
+def checked(url: str, token: str, principal: str | None = None, source: str = "the caller") -> Credentials:
     # It goes into a header line as it is.
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise Usage(f"the token from {source} has characters that no key has")

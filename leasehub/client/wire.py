@@ -9,10 +9,11 @@ import os
 import time
 
 from leasehub.client import jsontext
-from leasehub.client.failures import Internal, Refused, Unreachable, Usage
+from leasehub.client.failures import Failure, Internal, Unreachable, Usage, refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ssl
     from typing import Any
 
 Members = dict[str, "Any"]
@@ -39,43 +40,62 @@ def fresh_key() -> str:
 class Connection:
     """A client of one server. ``answers_lost`` counts the requests that may have been carried out unheard."""
 
-    def __init__(self, url: str, token: str | None, *, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        retry_seconds: float | None = None,
+        tls: "ssl.SSLContext | None" = None,
+    ) -> None:
         self.url = url
         self.timeout = timeout
+        #: For so long what will pass is waited out; without it few attempts are made, and none at all again when the
+        #: server is not there.
+        self.retry_seconds = retry_seconds
         self.answers_lost = 0
         self._secure, self._host, self._port, self._prefix = _taken_apart(url)
         self._authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+        self._tls = tls
         self._socket: Any = None
         self._buffer = b""
 
     def call(
-        self, method: str, path: str, body: object = None, *, key: str | None = None, attempts: int = ATTEMPTS
+        self, method: str, path: str, body: object = None, *, key: str | None = None, attempts: int | None = None
     ) -> Members:
         """The data of the answer. Raises Refused, Unreachable, or Usage when the request was malformed.
 
         Sends again when the answer was lost, so every request must bear repetition: by nature, or by its key.
         """
         request = self._request(method, path, body, key)
-        for attempt in range(1, attempts + 1):
+        is_patient = attempts is None and self.retry_seconds is not None
+        give_up = time.monotonic() + (self.retry_seconds or 0.0)
+        attempt = 0
+        while True:
+            attempt += 1
+            failure: Failure
             try:
                 status, headers, content = self._exchange(request)
+                document = self._document(status, content)
             except Unreachable as lost:
                 self.answers_lost += lost.sent
+                lost.sent = self.answers_lost > 0
                 # A server that is not there is reported at once; one that broke off is asked again.
-                if attempt == attempts or not self.answers_lost:
-                    lost.sent = self.answers_lost > 0
-                    raise
-                time.sleep(0.1 * 3 ** (attempt - 1))
-                continue
-            document = self._document(status, content)
-            if 200 <= status < 300:
-                return document["data"] if isinstance(document.get("data"), dict) else document
-            error = document["error"]
-            if attempt < attempts and (status == 503 or error["code"] == "IN_PROGRESS"):
-                time.sleep(_pause(error, headers))
-                continue
-            raise self._failure(status, error)
-        raise Internal("a request must be tried at least once")
+                failure, passes, pause = lost, lost.passes and (is_patient or lost.sent), 0.1 * 3 ** min(attempt - 1, 3)
+            else:
+                if 200 <= status < 300:
+                    return document["data"] if isinstance(document.get("data"), dict) else document
+                error = document["error"]
+                failure, pause = self._failure(status, error), _pause(error, headers)
+                passes = status == 503 or error["code"] == "IN_PROGRESS" or (is_patient and status == 429)
+            if is_patient:
+                passes = passes and time.monotonic() + pause < give_up
+            else:
+                passes, pause = passes and attempt < (attempts or ATTEMPTS), min(pause, 1.0)
+            if not passes:
+                raise failure
+            time.sleep(pause)
 
     def probe(self, path: str) -> int:
         """The HTTP status alone, whatever the answer says; one attempt."""
@@ -137,7 +157,7 @@ class Connection:
             addresses = _socket.getaddrinfo(self._host.encode("ascii"), self._port, 0, _socket.SOCK_STREAM)
         except OSError as error:
             raise Unreachable(f"cannot reach {self.url}: {error.strerror or error}", sent=False) from None
-        reason = "no address"
+        reason, passes = "no address", True
         for family, kind, protocol, _, address in addresses:
             connection = _socket.socket(family, kind, protocol)
             try:
@@ -149,15 +169,18 @@ class Connection:
                 reason = f"no connection within {self.timeout:g} s"
             except OSError as error:
                 reason = error.strerror or str(error)
+                # A certificate that is not trusted will not be in a moment either.
+                passes = not hasattr(error, "verify_code")
             connection.close()
-        raise Unreachable(f"cannot reach {self.url}: {reason}", sent=False)
+        raise Unreachable(f"cannot reach {self.url}: {reason}", sent=False, passes=passes)
 
     def _secured(self, connection: "_socket.socket") -> "Any":
         import socket
         import ssl
 
         wrapped = socket.socket(fileno=connection.detach())
-        return ssl.create_default_context().wrap_socket(wrapped, server_hostname=self._host)
+        context = self._tls or ssl.create_default_context()
+        return context.wrap_socket(wrapped, server_hostname=self._host)
 
     def _read_head(self, deadline: float) -> tuple[int, dict[str, str]]:
         while True:
@@ -239,19 +262,21 @@ class Connection:
             200 <= status < 300 or (isinstance(document.get("error"), dict) and "code" in document["error"])
         )
         if not ok:
-            raise Unreachable(f"{self.url} does not answer like a LeaseHub server (HTTP status {status})")
+            # What stands before the server speaks for one that will be back.
+            passes = status in (429, 502, 503, 504)
+            message = f"{self.url} does not answer like a LeaseHub server (HTTP status {status})"
+            raise Unreachable(message, passes=passes)
         return document  # type: ignore[no-any-return]
 
-    def _failure(self, status: int, error: Members) -> Exception:
-        fields = {name: value for name, value in error.items() if name not in ("code", "message")}
+    def _failure(self, status: int, error: Members) -> Failure:
         reason, message = str(error["code"]), str(error.get("message", ""))
         if reason in ("VALIDATION_ERROR", "PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE", "UNSATISFIABLE"):
-            return Usage(_with_fields(message, fields.get("fields")))
+            return Usage(_with_fields(message, error.get("fields")))
         if status in (502, 503, 504):
             return Unreachable(f"{self.url} cannot answer just now: {message}", sent=self.answers_lost > 0)
         if status >= 500:
             return Internal(f"{self.url} failed (HTTP status {status}): {message}")
-        return Refused(reason, message, fields)
+        return refusal(error)
 
 
 def _taken_apart(url: str) -> tuple[bool, str, int, str]:
@@ -296,7 +321,7 @@ def _pause(error: Members, headers: dict[str, str]) -> float:
     if not isinstance(wanted, int):
         text = headers.get("retry-after", "1")
         wanted = int(text[:4]) * 1000 if text.isdigit() else 1000
-    return min(max(wanted, 50), 1000) / 1000
+    return max(wanted, 50) / 1000
 
 
 def _with_fields(message: str, fields: object) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -86,22 +87,29 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """A real server on SQLite; its credentials and where it is. Leases may be as short as a second, and the
-    reaper does not come: what has run out stays until a test's command ends it."""
-    folder = tmp_path_factory.mktemp("server")
+@contextmanager
+def up(folder, port):
+    """`leasehub up` in that folder: its credentials. Leases may be as short as a second, and the reaper does not come:
+    what has run out stays until a test's command ends it."""
     command_line = CommandLine(folder, {"LEASEHUB_MIN_TTL_SECONDS": "1", "LEASEHUB_REAPER_SECONDS": "86400"})
-    with (folder / "errors").open("w") as errors:
-        process = command_line.start("up", "--port", free_port(), stdout=subprocess.PIPE, stderr=errors, text=True)
+    with (folder / "errors").open("a") as errors:
+        process = command_line.start("up", "--port", port, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         said = process.stdout.readline()
         assert '"ready"' in said, (said, (folder / "errors").read_text())
-        yield {**json.loads((folder / ".leasehub" / "credentials.json").read_text()), "folder": folder}
+        yield json.loads((folder / ".leasehub" / "credentials.json").read_text())
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_SECONDS)
         process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """A real server on SQLite; its credentials and where it is."""
+    folder = tmp_path_factory.mktemp("server")
+    with up(folder, free_port()) as credentials:
+        yield {**credentials, "folder": folder}
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,9 @@ import time
 import pytest
 
 from leasehub.cli import run
+from leasehub.client.clock import boot_clock
 from leasehub.client.failures import Refused, Unreachable
-from leasehub.client.heartbeat import LOST, Deadline, Heartbeat, boot_clock
+from leasehub.client.heartbeat import LOST, Deadline, Heartbeats, Kept
 from tests.cli.conftest import until
 
 
@@ -35,25 +36,34 @@ class Answers:
         pass
 
 
-def beating(connection, *, ttl_seconds=0.8, deadline=None):
-    lost, renewed = [], []
-    heartbeat = Heartbeat(
-        connection=connection,
-        lease_id="lease_1",
-        fencing_token=7,
-        ttl_seconds=ttl_seconds,
-        deadline=deadline or Deadline(sent_at=boot_clock(), seconds=60),
-        on_lost=lost.append,
-        on_renewed=renewed.append,
-    )
-    heartbeat.start()
-    return heartbeat, lost, renewed
+class Beating:
+    def __init__(self, connection, *, ttl_seconds=0.8, deadline=None):
+        self.lost, self.renewed = [], []
+        self.heartbeats = Heartbeats(connection)
+        self.kept = Kept(
+            lease_id="lease_1",
+            fencing_token=7,
+            ttl_seconds=ttl_seconds,
+            deadline=deadline or Deadline(sent_at=boot_clock(), seconds=60),
+            on_lost=self.lost.append,
+            on_renewed=self.renewed.append,
+        )
+        self.heartbeats.keep(self.kept)
+        self.thread = self.heartbeats._thread
+
+    def ended(self):
+        self.thread.join(5)
+        assert not self.thread.is_alive()
 
 
-def finished(heartbeat):
-    heartbeat.stop()
-    heartbeat.join(5)
-    assert not heartbeat.is_alive()
+def beating(connection, **more):
+    beats = Beating(connection, **more)
+    return beats, beats.lost, beats.renewed
+
+
+def finished(beats):
+    beats.heartbeats.drop(beats.kept)
+    beats.ended()
 
 
 def test_a_deadline_keeps_time_back_for_the_killing():
@@ -81,7 +91,7 @@ def test_the_new_deadline_counts_from_when_the_beat_was_sent():
     finished(heartbeat)
     sent_at = connection.calls[0][0]
     assert renewed[0].kill_at <= Deadline(sent_at=sent_at, seconds=0.8).kill_at
-    assert renewed[0].kill_at == heartbeat.deadline.kill_at or len(renewed) > 1
+    assert renewed[0].kill_at == heartbeat.kept.deadline.kill_at or len(renewed) > 1
 
 
 def test_a_lease_that_the_server_cuts_short_has_a_shorter_deadline():
@@ -98,7 +108,7 @@ def test_what_confirms_the_loss_ends_it_at_once(reason):
     connection = Answers(refused)
     heartbeat, lost, renewed = beating(connection)
     until(lambda: lost)
-    heartbeat.join(5)
+    heartbeat.ended()
     assert lost == [refused]
     assert renewed == []
     assert len(connection.calls) == 1
@@ -117,7 +127,7 @@ def test_whatever_else_goes_wrong_is_tried_again():
 def test_no_beat_is_sent_once_the_deadline_has_passed():
     connection = Answers()
     heartbeat, lost, _ = beating(connection, deadline=Deadline(sent_at=boot_clock() - 100, seconds=60))
-    heartbeat.join(5)
+    heartbeat.ended()
     assert lost == [None]
     assert connection.calls == []
 
@@ -153,7 +163,7 @@ def test_a_fault_of_its_own_ends_the_command_before_the_lease_is_released(faulty
     """The supervision is made to break while the command runs."""
     script = (
         "import sys; from leasehub.cli import main, supervision\n"
-        "def broken(self): self.heartbeat.start(); raise RuntimeError('broken')\n"
+        "def broken(self): self.heartbeats.keep(self.kept); raise RuntimeError('broken')\n"
         "supervision.Supervision.supervise = broken\n"
         "sys.exit(main(sys.argv[1:]))"
     )

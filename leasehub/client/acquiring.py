@@ -1,0 +1,84 @@
+"""Asking for what is to be had once, a lease or a claim, and giving it back."""
+
+import time
+
+from leasehub.client.clock import boot_clock
+from leasehub.client.failures import Conflict, NotFound, Unreachable
+from leasehub.client.wire import fresh_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehub.client.patience import Patience
+    from leasehub.client.wire import Connection, Members
+
+POLL_SECONDS = 0.5
+RELEASE_ATTEMPTS = 3
+
+
+class Once:
+    """A request that is to have one effect, sent under one key until it is answered.
+
+    ``since`` is when it was first sent: the time of what it got is counted from then. A refusal is not remembered
+    under the key, and an effect whose answer was lost is found again.
+    """
+
+    def __init__(self, connection: "Connection", path: str) -> None:
+        self.connection = connection
+        self.since = 0.0
+        self._path = path
+        self._lost_at: float | None = None
+        self._pending: object = None
+        self._key = fresh_key()
+
+    def ask(self, body: object) -> "Members":
+        """The answer. While an earlier one is missing, what was asked then is asked again, whatever is given."""
+        sent_at = boot_clock()
+        if self._lost_at is None:
+            self._pending = body
+        try:
+            answer = self.connection.call("POST", self._path, self._pending, key=self._key)
+        except Unreachable as lost:
+            if lost.sent and self._lost_at is None:
+                self._lost_at = sent_at
+            raise
+        self.since = sent_at if self._lost_at is None else self._lost_at
+        self._lost_at, self._key = None, fresh_key()
+        return answer
+
+
+def acquire(once: Once, body: object, patience: "Patience") -> "Members":
+    """The lease. Raises Conflict or Unreachable once the wait is over, anything else at once."""
+    while True:
+        try:
+            return once.ask(body)
+        except (Conflict, Unreachable):
+            if not patience.sleep(POLL_SECONDS):
+                raise
+
+
+def release(
+    connection: "Connection",
+    lease_id: str,
+    fencing_token: int,
+    *,
+    attempts: int = RELEASE_ATTEMPTS,
+    failed: "Callable[[int, Unreachable], None]" = lambda attempt, lost: None,
+) -> None:
+    """Gives a lease back. Raises Refused when it had ended already, Unreachable when it is left to run out."""
+    path = f"/v1/leases/{lease_id}?fencing_token={fencing_token}"
+    for attempt in range(1, attempts + 1):
+        try:
+            connection.call("DELETE", path, attempts=1)
+            return
+        except Unreachable as lost:
+            failed(attempt, lost)
+            if attempt == attempts:
+                raise
+            time.sleep(0.3 * (attempts - attempt))
+        except NotFound:
+            # An earlier attempt ended it, and its answer was lost.
+            if not connection.answers_lost:
+                raise
+            return

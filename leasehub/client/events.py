@@ -1,0 +1,90 @@
+"""The feed of events, followed for as long as it is wanted."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from leasehub.client.failures import Unreachable, Usage
+from leasehub.client.patience import Patience
+from leasehub.client.wire import Members, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from leasehub.client.hub import Hub
+
+PAGE = 200
+# How long one call waits at the server for news.
+WAIT_SECONDS = 20
+# How often to look at a server that cannot wait.
+POLL_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 10.0
+# Nothing matches it, so a call goes past as many events as the server looks at in one.
+NOTHING = "resource=-%2F-&limit=1"
+
+
+class Events:
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+
+    def follow(
+        self, *, after: str | int | None = None, types: Sequence[str] = (), resource: str | None = None
+    ) -> Iterator[Members]:
+        """Every event from a position on, each once, in order, for ever; from now on when ``after`` is None. An
+        event's ``position`` is where to go on from. A server that goes away after it was there is waited for."""
+        follower = self.follower(after=after, types=types, resource=resource)
+        while True:
+            yield from follower.next_page(Patience(None))
+
+    def follower(self, *, after: str | int | None, types: Sequence[str], resource: str | None) -> "Follower":
+        filters = f"&types={quoted(','.join(types))}" if types else ""
+        filters += f"&resource={quoted(resource)}" if resource else ""
+        return Follower(self._hub, None if after is None else str(after), filters)
+
+    def end(self) -> str:
+        """The cursor from which on everything is still to come."""
+        cursor = "0"
+        while True:
+            page = self._hub.call("GET", f"/v1/events?after={quoted(cursor)}&{NOTHING}")
+            cursor = str(page["cursor"])
+            if page["next"] is None:
+                return cursor
+
+
+class Follower:
+    def __init__(self, hub: "Hub", cursor: str | None, filters: str) -> None:
+        self.cursor = cursor
+        self._hub = hub
+        self._filters = filters
+        self._waiting = f"&wait_seconds={WAIT_SECONDS}"
+        self._was_there = False
+        self._failures = 0
+
+    def next_page(self, patience: Patience) -> list[Members]:
+        """What came next, waited for a while; perhaps nothing yet."""
+        try:
+            page = self._page()
+        except Unreachable:
+            if not self._was_there:
+                raise
+            self._failures += 1
+            pause = min(POLL_SECONDS * 2.0 ** min(self._failures, 10), LONGEST_PAUSE_SECONDS)
+            patience.sleep(pause * random.uniform(0.5, 1.0))
+            return []
+        self.cursor, self._was_there, self._failures = str(page["cursor"]), True, 0
+        if not page["events"] and page["next"] is None and not self._waiting:
+            patience.sleep(POLL_SECONDS)
+        return list(page["events"])
+
+    def _page(self) -> Members:
+        if self.cursor is None:
+            self.cursor = self._hub.events.end()
+        query = f"/v1/events?after={quoted(self.cursor)}&limit={PAGE}{self._filters}"
+        try:
+            with self._hub.connection() as connection:
+                connection.timeout += WAIT_SECONDS
+                return connection.call("GET", query + self._waiting)
+        except Usage as wrong:
+            # An older server does not know how to wait.
+            if not self._waiting or "wait_seconds" not in str(wrong):
+                raise
+            self._waiting = ""
+            return self._page()

@@ -1,0 +1,238 @@
+"""Leases, and what becomes of them when answers are lost, the server is away, or they are taken away."""
+
+import threading
+import time
+
+import pytest
+
+from leasehub.client import Conflict, Hub, LeaseLost, NotFound, Refused, Unreachable, Usage
+from leasehub.client.clock import boot_clock
+from tests.cli.conftest import until
+from tests.client.proxy import bad_gateway, lose_answer, too_many, unavailable
+
+
+def test_a_lease_is_held_within_the_block_and_free_after_it(hub, other, name):
+    with hub.lease("deploy", name, ttl=60, purpose="a test", payload={"n": 1}) as lease:
+        assert not lease.lost
+        assert hub.status("deploy", name)["state"] == "held"
+        assert hub.fence_check("deploy", name, lease.fencing_token) is True
+        assert hub.fence_check("deploy", name, lease.fencing_token - 1) is False
+        with pytest.raises(Conflict) as refused:
+            other.lease("deploy", name)
+        assert refused.value.retry_after_ms > 0
+        assert refused.value.expires_at
+        assert not refused.value.held_by_self
+    assert hub.status("deploy", name)["state"] == "free"
+    assert not lease.lost
+
+
+def test_two_threads_of_one_process_exclude_each_other(hub, name):
+    with hub.lease("deploy", name), pytest.raises(Conflict) as refused:
+        hub.lease("deploy", name)
+    assert refused.value.held_by_self
+
+
+def test_a_lease_is_waited_for(hub, other, name):
+    lease = other.lease("deploy", name)
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(hub.lease("deploy", name, wait=30)))
+    waiting.start()
+    lease.release()
+    waiting.join(30)
+    assert got[0].fencing_token > lease.fencing_token
+    got[0].release()
+
+
+def test_it_outlives_its_ttl_many_times_over(hub, other, name):
+    with hub.lease("deploy", name, ttl=1) as lease:
+        give_up = boot_clock() + 2.5
+        while boot_clock() < give_up:
+            assert not lease.lost
+            assert hub.status("deploy", name)["mine"]
+            time.sleep(0.1)
+
+
+def test_many_leases_are_beaten_in_one_call(hub, proxy, name):
+    leases = [hub.lease("deploy", f"{name}-{n}", ttl=2) for n in range(20)]
+    until(lambda: proxy.of("POST", "/v1/leases/heartbeats") >= 3)
+    assert not any(lease.lost for lease in leases)
+    singles = [path for _, path in proxy.seen if path.endswith("/heartbeat")]
+    assert len(singles) < 20
+    for lease in leases:
+        lease.release()
+
+
+def test_one_of_many_that_is_taken_away_is_lost_alone(hub, server, name):
+    with Hub(server["url"], server["token"]) as operator:
+        kept, taken = (hub.lease("deploy", f"{name}-{n}", ttl=2) for n in range(2))
+        path = f"/v1/leases/{taken.lease_id}/force-release"
+        operator.call("POST", path, {"reason": "a test", "fencing_token": taken.fencing_token})
+        assert taken.lost.wait(30)
+    assert not kept.lost
+    with pytest.raises(LeaseLost) as lost:
+        taken.check()
+    assert lost.value.ended_by == "force_released"
+    with pytest.raises(LeaseLost):
+        taken.release()
+    kept.release()
+
+
+def test_a_loss_calls_back_and_raises_at_the_end_of_the_block(hub, server, name):
+    told = threading.Event()
+    with Hub(server["url"], server["token"]) as operator, pytest.raises(LeaseLost):
+        with hub.lease("deploy", name, ttl=2, on_lost=lambda lease: told.set()) as lease:
+            path = f"/v1/leases/{lease.lease_id}/force-release"
+            operator.call("POST", path, {"reason": "a test", "fencing_token": lease.fencing_token})
+            assert lease.lost.wait(30)
+            assert told.wait(30)
+
+
+def test_a_failure_in_the_block_is_not_hidden_by_the_loss(hub, server, name):
+    with Hub(server["url"], server["token"]) as operator, pytest.raises(ZeroDivisionError) as failure:
+        with hub.lease("deploy", name, ttl=2) as lease:
+            path = f"/v1/leases/{lease.lease_id}/force-release"
+            operator.call("POST", path, {"reason": "a test", "fencing_token": lease.fencing_token})
+            lease.lost.wait(30)
+            raise ZeroDivisionError
+    assert "lease is lost" in failure.value.__notes__[0]
+
+
+def test_what_ended_between_two_beats_is_found_out_at_the_end(hub, server, name):
+    with Hub(server["url"], server["token"]) as operator, pytest.raises(LeaseLost):
+        with hub.lease("deploy", name, ttl=3600) as lease:
+            path = f"/v1/leases/{lease.lease_id}/force-release"
+            operator.call("POST", path, {"reason": "a test", "fencing_token": lease.fencing_token})
+
+
+def test_a_server_away_for_less_than_the_ttl_is_survived(hub, proxy, name):
+    with hub.lease("deploy", name, ttl=4) as lease:
+        with proxy.away():
+            time.sleep(1.5)
+        beats = len(proxy.seen)
+        until(lambda: len(proxy.seen) > beats + 4)
+        assert not lease.lost
+
+
+def test_with_the_server_away_the_loss_is_known_before_the_lease_can_be_anothers(hub, proxy, other, name):
+    lease = hub.lease("deploy", name, ttl=2)
+    with proxy.away():
+        assert lease.lost.wait(30)
+        # Through no proxy: the server still gives it to nobody else.
+        with pytest.raises(Conflict):
+            other.lease("deploy", name)
+        with pytest.raises(LeaseLost) as lost:
+            lease.check()
+        assert lost.value.ended_by is None
+        with pytest.raises(LeaseLost):
+            lease.release()
+
+
+def test_the_flag_is_true_at_the_deadline_even_when_no_thread_said_so(hub, proxy, name):
+    lease = hub.lease("deploy", name, ttl=60)
+    hub.heartbeats.drop(lease._kept)
+    assert not lease.lost
+    lease._kept.deadline.term_at = boot_clock()
+    assert lease.lost
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_answers_that_are_late_are_no_beats(hub, proxy, name):
+    """The server renews, but what it says comes after the deadline: by then the lease has been given up."""
+    lease = hub.lease("deploy", name, ttl=1)
+    proxy.faults.append(lambda handler: bool(time.sleep(2)))
+    assert lease.lost.wait(30)
+    proxy.faults.clear()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_lost_answer_takes_the_lease_once(hub, proxy, name):
+    met = proxy.once(lose_answer, path="/v1/leases")
+    before = boot_clock()
+    with hub.lease("deploy", name, ttl=60) as lease:
+        assert met.is_set()
+        assert proxy.of("POST", "/v1/leases") == 2
+        # Its time is counted from before the answer that was lost.
+        assert lease.seconds_left < 60 - (boot_clock() - before)
+        events = hub.call("GET", f"/v1/events?resource=deploy/{name}")["events"]
+        assert [event["type"] for event in events] == ["lease.acquired"]
+
+
+def test_a_lost_answer_to_the_release_is_no_loss(hub, proxy, name):
+    with hub.lease("deploy", name, ttl=60) as lease:
+        proxy.once(lose_answer, path=f"/v1/leases/{lease.lease_id}")
+    assert not lease.lost
+    assert hub.status("deploy", name)["state"] == "free"
+
+
+@pytest.mark.parametrize("fault", [unavailable, too_many, bad_gateway, lose_answer])
+def test_what_passes_is_waited_out(hub, proxy, name, fault):
+    for _ in range(3):
+        proxy.once(fault, path="/v1/leases")
+    with hub.lease("deploy", name) as lease:
+        assert not lease.lost
+    assert proxy.of("POST", "/v1/leases") >= 2
+
+
+def test_what_does_not_pass_is_reported_when_its_time_is_over(proxy, alices_key, name):
+    proxy.faults.append(unavailable)
+    with Hub(proxy.url, alices_key, holder="h", retry_seconds=0.3) as hub, pytest.raises(Unreachable):
+        hub.lease("deploy", name)
+    assert len(proxy.seen) > 1
+
+
+def test_nobody_there_is_reported_when_its_time_is_over(alices_key, name):
+    with Hub("http://127.0.0.1:9", alices_key, holder="h", retry_seconds=0.3) as hub, pytest.raises(Unreachable):
+        hub.lease("deploy", name)
+
+
+def test_refusals_are_exceptions_by_their_code(hub, server, name):
+    with pytest.raises(NotFound):
+        hub.call("GET", "/v1/leases/lease_" + "0" * 32)
+    with pytest.raises(Usage, match="ttl_seconds"):
+        hub.lease("deploy", name, ttl=-1)
+    with Hub(server["url"], "lh_nobody", holder="h") as nobody, pytest.raises(Refused) as refused:
+        nobody.lease("deploy", name)
+    assert refused.value.reason == "UNAUTHENTICATED"
+
+
+def test_a_lease_that_ran_out_is_taken_over_and_says_so(hub, other, name):
+    dead = other.lease("deploy", name, ttl=1)
+    dead.detach()
+    with hub.lease("deploy", name, wait=30) as lease:
+        assert lease.took_over_expired
+        assert lease.previous["holder"] == "alice:elsewhere"
+
+
+def test_what_is_detached_is_left_to_others(hub, name):
+    lease = hub.lease("deploy", name, ttl=60)
+    lease.detach()
+    assert lease.release() is False
+    assert hub.status("deploy", name)["state"] == "held"
+
+
+def test_a_beat_by_hand_moves_the_deadline(hub, name):
+    with hub.lease("deploy", name, ttl=60) as lease:
+        lease._kept.deadline.term_at -= 30
+        left = lease.seconds_left
+        lease.heartbeat()
+        assert lease.seconds_left > left
+
+
+def test_eight_threads_and_one_resource(hub, name):
+    inside, most = [], []
+
+    def work(number):
+        with hub.lease("deploy", name, wait=60, ttl=10, holder=f"alice:{number}"):
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.01)
+            inside.remove(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert most == [1] * 8
