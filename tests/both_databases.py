@@ -18,7 +18,7 @@ import psycopg
 POSTGRESQL = os.environ.get("LEASEHUB_TEST_POSTGRESQL", "postgres://postgres@127.0.0.1:5432/postgres")
 SECRET_KEY = "a-key-for-tests-that-signs-nothing-of-value"
 COMMAND_LINE = "the command line"
-ITS_TESTS = ["tests/cli", "tests/test_readme.py"]
+ITS_TESTS = ["tests/cli", "tests/client", "tests/test_readme.py"]
 
 
 def main() -> int:

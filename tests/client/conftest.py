@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -10,11 +11,26 @@ from tests.cli.conftest import free_port, up
 from tests.client.proxy import proxying
 
 
+class Server(dict):
+    """Its credentials; it can be stopped and started again on the same port and data."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.port, self.running = folder, free_port(), ExitStack()
+
+    def start(self):
+        self.update(self.running.enter_context(up(self.folder, self.port)))
+
+    def stop(self):
+        self.running.close()
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    with up(folder, free_port()) as credentials:
-        yield credentials
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -81,3 +97,15 @@ def no_thread_is_left():
             return
         time.sleep(0.02)
     raise AssertionError([thread.name for thread in threading.enumerate()])
+
+
+@pytest.fixture
+def taken_away(server):
+    """Ends a lease as an operator does."""
+
+    def take(lease):
+        body = {"reason": "a test", "fencing_token": lease.fencing_token}
+        with Hub(server["url"], server["token"]) as operator:
+            operator.call("POST", f"/v1/leases/{lease.lease_id}/force-release", body)
+
+    return take

@@ -62,12 +62,10 @@ def test_many_leases_are_beaten_in_one_call(hub, proxy, name):
         lease.release()
 
 
-def test_one_of_many_that_is_taken_away_is_lost_alone(hub, server, name):
-    with Hub(server["url"], server["token"]) as operator:
-        kept, taken = (hub.lease("deploy", f"{name}-{n}", ttl=2) for n in range(2))
-        path = f"/v1/leases/{taken.lease_id}/force-release"
-        operator.call("POST", path, {"reason": "a test", "fencing_token": taken.fencing_token})
-        assert taken.lost.wait(30)
+def test_one_of_many_that_is_taken_away_is_lost_alone(hub, taken_away, name):
+    kept, taken = (hub.lease("deploy", f"{name}-{n}", ttl=2) for n in range(2))
+    taken_away(taken)
+    assert taken.lost.wait(30)
     assert not kept.lost
     with pytest.raises(LeaseLost) as lost:
         taken.check()
@@ -77,31 +75,25 @@ def test_one_of_many_that_is_taken_away_is_lost_alone(hub, server, name):
     kept.release()
 
 
-def test_a_loss_calls_back_and_raises_at_the_end_of_the_block(hub, server, name):
+def test_a_loss_calls_back_and_raises_at_the_end_of_the_block(hub, taken_away, name):
     told = threading.Event()
-    with Hub(server["url"], server["token"]) as operator, pytest.raises(LeaseLost):
-        with hub.lease("deploy", name, ttl=2, on_lost=lambda lease: told.set()) as lease:
-            path = f"/v1/leases/{lease.lease_id}/force-release"
-            operator.call("POST", path, {"reason": "a test", "fencing_token": lease.fencing_token})
-            assert lease.lost.wait(30)
-            assert told.wait(30)
+    with pytest.raises(LeaseLost), hub.lease("deploy", name, ttl=2, on_lost=lambda lease: told.set()) as lease:
+        taken_away(lease)
+        assert lease.lost.wait(30)
+        assert told.wait(30)
 
 
-def test_a_failure_in_the_block_is_not_hidden_by_the_loss(hub, server, name):
-    with Hub(server["url"], server["token"]) as operator, pytest.raises(ZeroDivisionError) as failure:
-        with hub.lease("deploy", name, ttl=2) as lease:
-            path = f"/v1/leases/{lease.lease_id}/force-release"
-            operator.call("POST", path, {"reason": "a test", "fencing_token": lease.fencing_token})
-            lease.lost.wait(30)
-            raise ZeroDivisionError
+def test_a_failure_in_the_block_is_not_hidden_by_the_loss(hub, taken_away, name):
+    with pytest.raises(ZeroDivisionError) as failure, hub.lease("deploy", name, ttl=2) as lease:
+        taken_away(lease)
+        lease.lost.wait(30)
+        raise ZeroDivisionError
     assert "lease is lost" in failure.value.__notes__[0]
 
 
-def test_what_ended_between_two_beats_is_found_out_at_the_end(hub, server, name):
-    with Hub(server["url"], server["token"]) as operator, pytest.raises(LeaseLost):
-        with hub.lease("deploy", name, ttl=3600) as lease:
-            path = f"/v1/leases/{lease.lease_id}/force-release"
-            operator.call("POST", path, {"reason": "a test", "fencing_token": lease.fencing_token})
+def test_what_ended_between_two_beats_is_found_out_at_the_end(hub, taken_away, name):
+    with pytest.raises(LeaseLost), hub.lease("deploy", name, ttl=3600) as lease:
+        taken_away(lease)
 
 
 def test_a_server_away_for_less_than_the_ttl_is_survived(hub, proxy, name):
