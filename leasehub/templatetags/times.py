@@ -25,6 +25,11 @@ def span(seconds: float) -> str:
     return f"{whole} s"
 
 
+@register.filter
+def span_of_ms(milliseconds: int) -> str:
+    return span(milliseconds / 1000)
+
+
 @register.simple_tag
 def time_left(until: datetime, now: datetime) -> SafeString:
     """The time to an instant, counted down by the page's script where there is one."""

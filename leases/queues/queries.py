@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Min, QuerySet
+from django.db.models import CharField, Count, Min, QuerySet, Value
 
 from leasehub.db import clock
 from leasehub.errors import NotFound
@@ -43,49 +43,102 @@ class Figures:
         return None if self.oldest is None else max(0, clock.milliseconds_between(self.oldest, self.at))
 
 
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What is in a queue; the words are those of Figures."""
+
+    queue: Queue
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    oldest: datetime | None
+
+
 def queues(*, organization: int) -> QuerySet[Queue]:
     return Queue.objects.filter(organization_id=organization).order_by("pk")
 
 
-def figures(*, queues: Iterable[Queue]) -> list[Figures]:
-    """Counted in the indexes of what waits, is held and is dead: finished tasks cost nothing."""
+def figures(*, queues: Iterable[Queue], at: datetime | None = None) -> list[Figures]:
+    """The queues in numbers, in a handful of statements however many they are."""
     queues = list(queues)
-    at = clock.now()
-    tasks = Task.objects.filter(queue__in=queues).order_by()
-    ready = _grouped(tasks.filter(state="ready", ready_at=None), found=Count("place"), first=Min("place"))
-    late = _grouped(tasks.filter(state="ready", ready_at__lte=at), found=Count("ready_at"), first=Min("place"))
-    delayed = _grouped(tasks.filter(state="ready", ready_at__gt=at), found=Count("ready_at"))
-    dead = _grouped(tasks.filter(state="dead"), found=Count("finished_at"))
-    leased = _grouped(Resource.objects.filter(queue__in=queues, lease_id__isnull=False).order_by(), found=Count("pk"))
+    at = at or clock.now()
     rates = _claims_per_minute(queues, at)
-    answers = []
-    for queue in queues:
-        now, due = ready.get(queue.pk, {}), late.get(queue.pk, {})
-        first = min((group["first"] for group in (now, due) if group), default=None)
-        answers.append(
-            Figures(
-                queue=queue,
-                ready=now.get("found", 0) + due.get("found", 0),
-                delayed=delayed.get(queue.pk, {}).get("found", 0),
-                leased=leased.get(queue.pk, {}).get("found", 0),
-                dead=dead.get(queue.pk, {}).get("found", 0),
-                oldest=_put_at(queue, first),
-                claims_per_minute=rates.get((queue.organization_id, queue.name), 0),
-                at=at,
-            )
+    return [
+        _figures(depth, at, rates.get((depth.queue.organization_id, depth.queue.name), 0))
+        for depth in depths(queues=queues, at=at)
+    ]
+
+
+def _figures(depth: Depth, at: datetime, claims_per_minute: int) -> Figures:
+    return Figures(
+        queue=depth.queue,
+        ready=depth.ready,
+        delayed=depth.delayed,
+        leased=depth.leased,
+        dead=depth.dead,
+        oldest=depth.oldest,
+        claims_per_minute=claims_per_minute,
+        at=at,
+    )
+
+
+def depths(*, queues: list[Queue], at: datetime) -> list[Depth]:
+    """Counted in the indexes of what waits, is held and is dead: finished tasks cost nothing."""
+    if not queues:
+        return []
+    counted = _counted(queues, at)
+    firsts: dict[int, int] = {}
+    for (queue_id, what), (_, first) in counted.items():
+        if what in ("ready", "late"):
+            firsts[queue_id] = min(first, firsts.get(queue_id, first))
+    oldest = _put_at(firsts)
+
+    def count(queue: Queue, *what: str) -> int:
+        return sum(counted.get((queue.pk, word), (0, 0))[0] for word in what)
+
+    return [
+        Depth(
+            queue=queue,
+            ready=count(queue, "ready", "late"),
+            delayed=count(queue, "delayed"),
+            leased=count(queue, "leased"),
+            dead=count(queue, "dead"),
+            oldest=oldest.get(queue.pk),
         )
-    return answers
+        for queue in queues
+    ]
 
 
-def _grouped(rows: QuerySet[Any], **aggregates: Any) -> dict[int, dict[str, Any]]:
-    return {row["queue"]: row for row in rows.values("queue").annotate(**aggregates)}
+def _counted(queues: list[Queue], at: datetime) -> dict[tuple[int, str], tuple[int, int]]:
+    """How many there are of what in each queue, and of what waits the first place; in one statement."""
+    tasks = Task.objects.filter(queue__in=queues)
+    claims = Resource.objects.filter(queue__in=queues, lease_id__isnull=False)
+    # Each counts a column of the index that it walks.
+    groups = [
+        _grouped(tasks.filter(state="ready", ready_at=None), "ready", Count("place"), Min("place")),
+        _grouped(tasks.filter(state="ready", ready_at__lte=at), "late", Count("ready_at"), Min("place")),
+        _grouped(tasks.filter(state="ready", ready_at__gt=at), "delayed", Count("ready_at"), Min("queue")),
+        _grouped(tasks.filter(state="dead"), "dead", Count("finished_at"), Min("queue")),
+        _grouped(claims, "leased", Count("pk"), Min("queue")),
+    ]
+    rows = groups[0].union(*groups[1:], all=True)
+    return {(queue, what): (found, first) for queue, what, found, first in rows}
 
 
-def _put_at(queue: Queue, place: int | None) -> datetime | None:
-    if place is None:
-        return None
-    waiting = Task.objects.filter(queue=queue, state="ready", place=place)
-    return waiting.values_list("created_at", flat=True).first()
+def _grouped(rows: QuerySet[Any], what: str, found: Count, first: Min) -> QuerySet[Any, Any]:
+    labelled = rows.order_by().annotate(what=Value(what, output_field=CharField()))
+    grouped: QuerySet[Any, Any] = labelled.values_list("queue", "what").annotate(found=found, first=first)
+    return grouped
+
+
+def _put_at(places: dict[int, int]) -> dict[int, datetime]:
+    """When the tasks at these places, one of each queue, were put."""
+    named = [
+        Task.objects.filter(queue=queue, state="ready", place=place).order_by().values_list("queue", "created_at")
+        for queue, place in places.items()
+    ]
+    return dict(named[0].union(*named[1:], all=True)) if named else {}
 
 
 def _claims_per_minute(queues: list[Queue], at: datetime) -> dict[tuple[int, str], int]:

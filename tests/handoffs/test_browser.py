@@ -29,6 +29,14 @@ class Api:
         self.server, self.secret = server, secret
 
     def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        status, answer = self.answered(method, path, body)
+        return status, answer["data" if status < 400 else "error"]
+
+    def bare(self, method: str, path: str, body: Any) -> Any:
+        """The answer of the one operation that has no envelope."""
+        return self.answered(method, path, body)[1]
+
+    def answered(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         request = urllib.request.Request(
             f"{self.server}/v1/{path}",
             None if body is None else json.dumps(body).encode(),
@@ -37,9 +45,9 @@ class Api:
         )
         try:
             with urllib.request.urlopen(request, timeout=20) as response:
-                return response.status, json.load(response)["data"]
+                return response.status, json.load(response)
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)["error"]
+            return error.code, json.load(error)
 
 
 @pytest.fixture
@@ -50,6 +58,8 @@ def people(transactional_db: None, live_server: Any) -> dict[str, Api]:
     for handle in ("builder", "watcher"):
         principal = identity.create_principal(organization=organization.pk, handle=handle)
         agents[handle] = Api(live_server.url, identity.issue_key(principal=principal)[1])
+    operator = identity.create_principal(organization=organization.pk, handle="operator")
+    agents["operator"] = Api(live_server.url, identity.issue_key(principal=operator, rings=(1, 2, 3))[1])
     user = User.objects.create_user("mara", password=PASSWORD)
     identity.create_principal(organization=organization.pk, handle="mara", kind="human", user=user)
     return agents
@@ -234,6 +244,24 @@ def test_a_person_rejects_and_sends_without_javascript_by_keyboard(
     assert complaints == []
 
 
+def share_slots_and_tasks(people: dict[str, Api]) -> None:
+    """A pool with free, leased and drained slots and a queue before it; a queue of tasks, one of them dead."""
+    builder, operator = people["builder"], people["operator"]
+    operator("PUT", "pools/e2e", {"slots": [{"id": number, "os": "linux"} for number in range(1, 7)]})
+    operator("POST", "pools/e2e/slots/6/drain", {})
+    for number in range(6):
+        body = {"mode": "async", "holder": f"e2e-{number}", "count": 1 + number % 2}
+        _, asked = builder("POST", "pools/e2e/requests", body)
+        if number == 0:
+            grant = asked["grants"][0]
+            beat = {"fencing_token": grant["fencing_token"]}
+            builder("POST", f"pools/e2e/slots/{grant['slot_id']}/release", beat)
+    builder("POST", "queues/thumbnails/tasks", {"tasks": [{"payload": number} for number in range(9)]})
+    claimed = [builder.bare("POST", "leases/hot-claim", {"queue": "thumbnails"}) for _ in range(3)]
+    failed = {"fencing_token": claimed[0]["fencing_token"], "error": "no space left on device", "final": True}
+    builder("POST", f"tasks/{claimed[0]['task_id']}/fail", failed)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_every_page_fits_its_screen_and_is_kept_as_a_picture(
     size: str, people: dict[str, Api], live_server: Any, browser: Any
@@ -269,6 +297,7 @@ def test_every_page_fits_its_screen_and_is_kept_as_a_picture(
                 "accept_by": accept_by,
             },
         )
+    share_slots_and_tasks(people)
     page, complaints = open_page(browser, live_server.url, size)
     page.goto("/sign-in")
     keep(page, "sign-in", size)
@@ -281,6 +310,10 @@ def test_every_page_fits_its_screen_and_is_kept_as_a_picture(
         "sent-empty": "/handoffs/sent",
         "send": f"/handoffs/new?parent_id={handoff_id}",
         "board": "/board",
+        "pools": "/pools",
+        "pool": "/pools/e2e",
+        "queues": "/queues",
+        "queue": "/queue?name=thumbnails",
         "resource": resource,
         "events": "/events",
     }
