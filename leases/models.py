@@ -6,6 +6,7 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Q
 
+from leasehub.db.constraints import AllOrNone
 from leasehub.identity.models import Organization, Principal
 from leases.queues.models import Lane, Queue, Task, TaskContent
 
@@ -15,8 +16,6 @@ __all__ = ["Lane", "Queue", "Resource", "Task", "TaskContent", "public_lease_id"
 LARGEST_TOKEN = 2**53 - 1
 
 HELD_COLUMNS = ("lease_id", "principal", "holder", "acquired_at", "heartbeat_at", "expires_at", "check_at", "ttl_ms")
-_ALL_SET = Q(**{f"{column}__isnull": False for column in HELD_COLUMNS})
-_ALL_NULL = Q(**{f"{column}__isnull": True for column in HELD_COLUMNS})
 
 
 class Resource(models.Model):
@@ -77,7 +76,7 @@ class Resource(models.Model):
                 fields=["lease_id"], name="lease_is_on_one_resource", condition=Q(lease_id__isnull=False)
             ),
             # A lease without a holder or an expiry could neither be kept nor end.
-            models.CheckConstraint(condition=_ALL_SET | _ALL_NULL, name="resource_is_held_or_free"),
+            models.CheckConstraint(condition=AllOrNone(*HELD_COLUMNS), name="resource_is_held_or_free"),
             # Beyond 2^53 a JSON client rounds, and a stale token could equal a live one.
             models.CheckConstraint(
                 condition=Q(last_token__gte=0, last_token__lte=LARGEST_TOKEN), name="token_is_exact_in_json"

@@ -54,7 +54,11 @@ class Event(models.Model):
         default_permissions = ("view",)
         constraints: ClassVar = [
             # Two events at one position: a reader that follows the cursor would miss one.
-            models.UniqueConstraint(fields=["organization", "position"], name="event_position_is_unique"),
+            models.UniqueConstraint(
+                fields=["organization", "position"],
+                name="event_position_is_unique",
+                condition=models.Q(position__isnull=False),
+            ),
         ]
         indexes: ClassVar = [
             # The stamper: what has no position yet.

@@ -67,52 +67,68 @@ BEGIN
         END IF;
     END IF;
 
-    LOOP
-        IF caller.row_id IS NULL THEN
-            -- Free, with token 0, and locked: nobody else sees it before this transaction ends.
-            INSERT INTO leases_resource (organization_id, resource_type, resource_id, last_token)
-            VALUES (caller.organization_id, p_type, p_id, 0)
-            ON CONFLICT DO NOTHING
-            RETURNING * INTO r;
-            EXIT WHEN FOUND;
-        END IF;
-        SELECT * INTO r FROM leases_resource
-        WHERE organization_id = caller.organization_id AND resource_type = p_type AND resource_id = p_id
-        FOR UPDATE;
-        EXIT WHEN FOUND;
-        -- Pruned before it was locked.
-        caller.row_id := NULL;
-    END LOOP;
-
-    -- After the lock, never before: the wait may have outlived the lease that was waited for.
-    at := leasehub_now();
     outcome := 'acquired';
-    IF r.lease_id IS NOT NULL THEN
-        IF r.expires_at <= at THEN
-            outcome := 'taken_over';
-        ELSE
-            of_self := r.principal_id = caller.principal_id AND r.holder = p_holder;
-            IF NOT (of_self AND p_reacquire) THEN
-                outcome := CASE WHEN of_self THEN 'held_by_self' ELSE 'held' END;
-                expires_at := r.expires_at;
-                RETURN;
+    LOOP
+        IF caller.row_id IS NOT NULL AND r.id IS NULL THEN
+            SELECT * INTO r FROM leases_resource
+            WHERE organization_id = caller.organization_id AND resource_type = p_type AND resource_id = p_id
+            FOR UPDATE;
+            IF NOT FOUND THEN
+                -- Pruned before it was locked.
+                caller.row_id := NULL;
             END IF;
-            outcome := 'reacquired';
+            -- After the lock, never before: the wait may have outlived the lease that was waited for.
+            at := leasehub_now();
+            IF r.lease_id IS NOT NULL THEN
+                IF r.expires_at <= at THEN
+                    outcome := 'taken_over';
+                ELSE
+                    of_self := r.principal_id = caller.principal_id AND r.holder = p_holder;
+                    IF NOT (of_self AND p_reacquire) THEN
+                        outcome := CASE WHEN of_self THEN 'held_by_self' ELSE 'held' END;
+                        expires_at := r.expires_at;
+                        RETURN;
+                    END IF;
+                    outcome := 'reacquired';
+                END IF;
+                previous := lease_previous(r);
+            END IF;
         END IF;
-        previous := lease_previous(r);
-    END IF;
 
-    lease_id := gen_random_uuid();
-    fencing_token := greatest(r.last_token + 1, floor(extract(epoch FROM at) * 1000)::bigint);
-    ends_at := at + p_lifetime_ms * interval '1 millisecond';
-    expires_at := least(at + p_ttl_ms * interval '1 millisecond', ends_at);
-    UPDATE leases_resource AS row SET
-        last_token = lease_acquire.fencing_token, lease_id = lease_acquire.lease_id,
-        principal_id = caller.principal_id, holder = p_holder, purpose = p_purpose, payload = p_payload,
-        acquired_at = at, heartbeat_at = at, expires_at = lease_acquire.expires_at,
-        check_at = lease_acquire.expires_at, ttl_ms = p_ttl_ms,
-        lifetime_ends_at = ends_at
-    WHERE row.id = r.id;
+        lease_id := gen_random_uuid();
+        fencing_token := greatest(r.last_token + 1, floor(extract(epoch FROM at) * 1000)::bigint);
+        ends_at := at + p_lifetime_ms * interval '1 millisecond';
+        expires_at := least(at + p_ttl_ms * interval '1 millisecond', ends_at);
+        IF r.id IS NOT NULL THEN
+            UPDATE leases_resource AS row SET
+                last_token = lease_acquire.fencing_token, lease_id = lease_acquire.lease_id,
+                principal_id = caller.principal_id, holder = p_holder, purpose = p_purpose, payload = p_payload,
+                acquired_at = at, heartbeat_at = at, expires_at = lease_acquire.expires_at,
+                check_at = lease_acquire.expires_at, ttl_ms = p_ttl_ms,
+                lifetime_ends_at = ends_at
+            WHERE row.id = r.id;
+            EXIT;
+        END IF;
+        -- Held from its first moment, and locked: nobody else sees it before this transaction ends.
+        INSERT INTO leases_resource (
+            organization_id, resource_type, resource_id, last_token, lease_id, principal_id, holder, purpose, payload,
+            acquired_at, heartbeat_at, expires_at, check_at, ttl_ms, lifetime_ends_at
+        ) VALUES (
+            caller.organization_id, p_type, p_id, lease_acquire.fencing_token, lease_acquire.lease_id,
+            caller.principal_id, p_holder, p_purpose, p_payload,
+            at, at, lease_acquire.expires_at, lease_acquire.expires_at, p_ttl_ms, ends_at
+        )
+        ON CONFLICT (organization_id, resource_type, resource_id) DO NOTHING
+        RETURNING id INTO r.id;
+        IF r.id IS NULL THEN
+            -- Another one's came first.
+            caller.row_id := 0;
+        ELSE
+            -- Unless it waited, for another one's that was taken back: then the clock counts from here (ADR 8).
+            EXIT WHEN leasehub_now() < at + interval '10 milliseconds';
+            at := leasehub_now();
+        END IF;
+    END LOOP;
     INSERT INTO events_event (
         event_id, organization_id, type, at, actor_id, key_id, resource_type, resource_id,
         lease_id, previous_lease_id, fencing_token, principal_id, holder, data

@@ -33,10 +33,10 @@ ROUNDS = rounds(20, full=200)
 # What the first readers of a row wait for the others; with locks the others cannot come.
 MEETING_SECONDS = 0.3
 
-RECHECK = "            IF NOT (of_self AND p_reacquire) THEN\n                outcome := CASE"
+RECHECK = "                    IF NOT (of_self AND p_reacquire) THEN\n                        outcome := CASE"
 UNLOCKED = (
     # The row is read without a lock, and what was decided before is not decided again.
-    ("lease_acquire", "resource_id = p_id\n        FOR UPDATE;", "resource_id = p_id;"),
+    ("lease_acquire", "resource_id = p_id\n            FOR UPDATE;", "resource_id = p_id;"),
     ("lease_acquire", RECHECK, RECHECK.replace("IF NOT (of_self AND p_reacquire)", "IF false")),
 )
 

@@ -68,7 +68,7 @@ def _rewritten(original: ModuleType, changes: Sequence[Change]) -> ModuleType:
 
 PORTABLE, GRANTING, ENDINGS = "leases.engines.portable", "leases.granting", "leases.endings"
 SERVICES, FEED, JOURNAL = "leases.services", "leasehub.events.feed", "leasehub.events.journal"
-RECHECK = "            IF NOT (of_self AND p_reacquire) THEN\n                outcome := CASE"
+RECHECK = "                    IF NOT (of_self AND p_reacquire) THEN\n                        outcome := CASE"
 LOCK_LEASE = """
     SELECT row.* INTO r
     FROM leasehub_key_owner(p_key) AS owner
@@ -144,7 +144,9 @@ FAULTS = [
     Fault(
         "acquire reads the clock before the lock",
         scenarios.an_acquire_that_waited_past_the_expiry_takes_over.__name__,
-        sql=[("lease_acquire", "    at := leasehub_now();\n    outcome := 'acquired';", "    outcome := 'acquired';")],
+        sql=[
+            ("lease_acquire", "            at := leasehub_now();\n            IF r.lease_id", "            IF r.lease_id"),
+        ],
         python=[
             (
                 PORTABLE,
@@ -157,6 +159,11 @@ FAULTS = [
                 "        if (refusal := _refusal(row,",
             ),
         ],
+    ),
+    Fault(
+        "a first acquire that waited keeps the time from before",
+        scenarios.a_first_acquire_that_waited_for_one_that_was_taken_back_counts_from_then.__name__,
+        sql=[("lease_acquire", "EXIT WHEN leasehub_now() < at + interval '10 milliseconds';", "EXIT;")],
     ),
     Fault(
         "acquire does not decide again under the lock",
@@ -173,7 +180,7 @@ FAULTS = [
     Fault(
         "acquire does not lock",
         scenarios.a_takeover_that_waited_while_another_took_over_is_refused.__name__,
-        sql=[("lease_acquire", "resource_id = p_id\n        FOR UPDATE;", "resource_id = p_id;")],
+        sql=[("lease_acquire", "resource_id = p_id\n            FOR UPDATE;", "resource_id = p_id;")],
         python=[
             (GRANTING, "lock_rows(named)", "named"),
             (

@@ -164,6 +164,25 @@ def an_acquire_that_waited_past_the_expiry_takes_over(world: World) -> None:
 
 
 @scenario
+def a_first_acquire_that_waited_for_one_that_was_taken_back_counts_from_then(world: World) -> None:
+    """Both insert the resource's row: the second waits, and has its whole time once the first is undone."""
+    caller, other = world.alice, world.bob
+    try:
+        with transaction.atomic():
+            undone = world.take(other)
+            waiting = Aside(lambda: world.take(caller))
+            waiting.await_end_or_lock()
+            world.clock.move(seconds=TTL + 1)
+            raise Rollback
+    except Rollback:
+        granted = waiting.answer()
+    assert granted.expires_at == undone.expires_at + timedelta(seconds=TTL + 1)
+    assert granted.fencing_token == undone.fencing_token + (TTL + 1) * 1000
+    assert (row().last_token, row().expires_at) == (granted.fencing_token, granted.expires_at)
+    assert row().check_at == granted.expires_at
+
+
+@scenario
 def a_takeover_that_waited_while_another_took_over_is_refused(world: World) -> None:
     world.take(world.alice)
     caller, winner = world.bob, world.acme.operator.caller
