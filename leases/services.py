@@ -25,7 +25,7 @@ from leases import owners, queries
 from leases.endings import end, epitaph
 from leases.engines import Outcome, engine, portable
 from leases.errors import Conflict, LeaseLost, StaleToken
-from leases.granting import Grant, lock_or_make, start
+from leases.granting import Grant, start
 from leases.models import Resource
 from leases.queues import engines as tasks
 from leases.queues.models import TASK
@@ -299,33 +299,30 @@ def grant(
     ttl_seconds: int,
     event: str,
     actor: Actor,
-    purpose: str | None = None,
-    payload: Any = None,
-    data: dict[str, Any] | None = None,
+    payload: dict[str, Any],
+    data: dict[str, Any],
 ) -> Grant:
     """For the owner of a type: a lease on one of its resources, in its transaction, with its own rows locked.
 
     Raises Conflict while a lease lives. One that ran out unreaped must be ended first (``reap``).
     """
-    named = Resource.objects.filter(organization_id=organization, resource_type=resource_type, resource_id=resource_id)
-    row = lock_or_make(named, organization=organization, resource_type=resource_type, resource_id=resource_id)
-    at = clock.now()
-    if row.expires_at is not None:
-        raise Conflict.until(row.expires_at, at=at)
-    return start(
-        row,
-        event,
-        at=at,
+    outcome: Outcome = engine().grant(
+        organization=organization,
+        resource_type=resource_type,
+        resource_id=resource_id,
         principal=principal,
         holder=holder,
         ttl_ms=ttl_seconds * 1000,
-        purpose=purpose,
-        payload=payload,
-        lifetime_ends_at=None,
+        payload=json.dumps(payload),
+        event=event,
         actor=actor.principal,
         key=actor.key,
-        data=data,
+        data=json.dumps(data),
     )
+    if outcome.outcome == "held":
+        assert outcome.expires_at and outcome.at
+        raise Conflict.until(outcome.expires_at, at=outcome.at)
+    return outcome.grant()
 
 
 @transaction.atomic

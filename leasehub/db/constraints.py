@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction

@@ -13,6 +13,10 @@ from leases.engines import Outcome
 REAP_BATCH = 2000
 
 ACQUIRE = "SELECT * FROM lease_acquire(%s, %s::text, %s::text, %s::text, %s, %s, %s::text, %s::jsonb, %s::bigint)"
+GRANT = (
+    "SELECT * FROM lease_grant(%s, %s::text, %s::text, %s, %s::text, %s, %s::jsonb, %s::text, %s::bigint, %s::bigint,"
+    " %s::jsonb)"
+)
 HEARTBEAT = "SELECT * FROM lease_heartbeat(%s, %s, %s, %s::bigint)"
 HEARTBEATS = "SELECT * FROM lease_heartbeats(%s, %s::uuid[], %s::bigint[])"
 RELEASE = "SELECT * FROM lease_release(%s, %s, %s::bigint, %s::text[])"
@@ -44,6 +48,40 @@ def acquire(
                 purpose,
                 payload,
                 lifetime_ms,
+            ),
+        )
+    )
+
+
+def grant(
+    *,
+    organization: int,
+    resource_type: str,
+    resource_id: str,
+    principal: int,
+    holder: str,
+    ttl_ms: int,
+    payload: str | None,
+    event: str,
+    actor: int | None,
+    key: int | None,
+    data: str,
+) -> Outcome:
+    return Outcome(
+        *call_one(
+            GRANT,
+            (
+                Int8(organization),
+                resource_type,
+                resource_id,
+                Int8(principal),
+                holder,
+                Int8(ttl_ms),
+                payload,
+                event,
+                actor,
+                key,
+                data,
             ),
         )
     )

@@ -72,6 +72,43 @@ def acquire(
     return Outcome(outcome, grant.lease_id, grant.fencing_token, grant.expires_at, at, grant.previous)
 
 
+def grant(
+    *,
+    organization: int,
+    resource_type: str,
+    resource_id: str,
+    principal: int,
+    holder: str,
+    ttl_ms: int,
+    payload: str | None,
+    event: str,
+    actor: int | None,
+    key: int | None,
+    data: str,
+) -> Outcome:
+    """granted; held (until expires_at, also by a lease that ran out unreaped)."""
+    named = Resource.objects.filter(organization_id=organization, resource_type=resource_type, resource_id=resource_id)
+    row = lock_or_make(named, organization=organization, resource_type=resource_type, resource_id=resource_id)
+    at = clock.now()
+    if row.expires_at is not None:
+        return Outcome("held", expires_at=row.expires_at, at=at)
+    granted = start(
+        row,
+        event,
+        at=at,
+        principal=principal,
+        holder=holder,
+        ttl_ms=ttl_ms,
+        purpose=None,
+        payload=None if payload is None else json.loads(payload),
+        lifetime_ends_at=None,
+        actor=actor,
+        key=key,
+        data=json.loads(data),
+    )
+    return Outcome("granted", granted.lease_id, granted.fencing_token, granted.expires_at, at)
+
+
 def heartbeat(*, key: int, lease_id: uuid.UUID, fencing_token: int, ttl_ms: int | None) -> Outcome:
     """refreshed; stale (another token), expired, lifetime_over, not_found, unauthenticated."""
     owner = owner_of(key)

@@ -148,6 +148,54 @@ BEGIN
 END
 $$;
 
+-- For the owner of a type, whose own rows are locked: a lease on one of its resources. outcome: granted; held (until
+-- expires_at, also by a lease that ran out unreaped: the owner ends that one first).
+CREATE FUNCTION lease_grant(
+    p_organization bigint, p_type text, p_id text, p_principal bigint, p_holder text, p_ttl_ms bigint,
+    p_payload jsonb, p_event text, p_actor bigint, p_key bigint, p_data jsonb,
+    OUT outcome text, OUT lease_id uuid, OUT fencing_token bigint, OUT expires_at timestamptz,
+    OUT at timestamptz, OUT previous jsonb
+) LANGUAGE plpgsql AS $$
+DECLARE
+    r leases_resource;
+BEGIN
+    LOOP
+        SELECT * INTO r FROM leases_resource
+        WHERE organization_id = p_organization AND resource_type = p_type AND resource_id = p_id
+        FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO leases_resource (organization_id, resource_type, resource_id, last_token)
+        VALUES (p_organization, p_type, p_id, 0)
+        ON CONFLICT (organization_id, resource_type, resource_id) DO NOTHING
+        RETURNING * INTO r;
+        EXIT WHEN FOUND;
+    END LOOP;
+    at := leasehub_now();
+    IF r.lease_id IS NOT NULL THEN
+        outcome := 'held';
+        expires_at := r.expires_at;
+        RETURN;
+    END IF;
+    outcome := 'granted';
+    lease_id := gen_random_uuid();
+    fencing_token := greatest(r.last_token + 1, floor(extract(epoch FROM at) * 1000)::bigint);
+    expires_at := at + p_ttl_ms * interval '1 millisecond';
+    UPDATE leases_resource AS row SET
+        last_token = lease_grant.fencing_token, lease_id = lease_grant.lease_id, principal_id = p_principal,
+        holder = p_holder, payload = p_payload, acquired_at = at, heartbeat_at = at,
+        expires_at = lease_grant.expires_at, check_at = lease_grant.expires_at, ttl_ms = p_ttl_ms
+    WHERE row.id = r.id;
+    INSERT INTO events_event (
+        event_id, organization_id, type, at, actor_id, key_id, resource_type, resource_id,
+        lease_id, fencing_token, principal_id, holder, data
+    ) VALUES (
+        gen_random_uuid(), p_organization, p_event, at, p_actor, p_key, p_type, p_id,
+        lease_id, fencing_token, p_principal, p_holder,
+        jsonb_build_object('ttl_seconds', p_ttl_ms / 1000, 'expires_at', leasehub_iso(expires_at)) || p_data
+    );
+END
+$$;
+
 -- outcome: refreshed; stale (another token), expired, lifetime_over, not_found, unauthenticated.
 CREATE FUNCTION lease_heartbeat(
     p_key bigint, p_lease uuid, p_token bigint, p_ttl_ms bigint,

@@ -145,7 +145,11 @@ FAULTS = [
         "acquire reads the clock before the lock",
         scenarios.an_acquire_that_waited_past_the_expiry_takes_over.__name__,
         sql=[
-            ("lease_acquire", "            at := leasehub_now();\n            IF r.lease_id", "            IF r.lease_id"),
+            (
+                "lease_acquire",
+                "            at := leasehub_now();\n            IF r.lease_id",
+                "            IF r.lease_id",
+            ),
         ],
         python=[
             (
