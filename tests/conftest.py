@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, connections
-from django.test import Client
+from django.db import connection, connections, transaction
+from django.test import Client, TransactionTestCase
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from leasehub.db.sqlite import clock as sqlite_clock
 from leasehub.identity import services as identity
@@ -35,6 +36,51 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 
     wrapper._nodb_cursor = patient
     yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def static_files_are_looked_for_once() -> Iterator[None]:
+    """Each test client builds the middleware anew, and finding the files took longer than most tests' requests."""
+    found: dict[str, Any] = {}
+    find = WhiteNoiseMiddleware.add_files_from_finders
+
+    def find_once(middleware: WhiteNoiseMiddleware) -> None:
+        if not found:
+            find(middleware)
+            found.update(middleware.files)
+        middleware.files.update(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WhiteNoiseMiddleware, "add_files_from_finders", find_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def committed_rows_are_deleted() -> Iterator[None]:
+    """After a test that commits; the flush of Django's makes what the migrations made anew, and truncates slowly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda case: delete_rows())
+        yield
+
+
+# What migrations and their signals made.
+KEPT_TABLES = ("django_migrations", "django_content_type", "django_celery_beat_", "auth_permission")
+# PostgreSQL passes over deleted rows again and again, so large tables are truncated.
+LARGE_BYTES = 4 * 2**20
+
+
+def delete_rows() -> None:
+    tables = [name for name in connection.introspection.django_table_names() if not name.startswith(KEPT_TABLES)]
+    with transaction.atomic(), connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT max(pg_table_size(oid)) FROM pg_class WHERE relname = ANY (%s)", [tables])
+            if cursor.fetchone()[0] > LARGE_BYTES:
+                cursor.execute(f"TRUNCATE {', '.join(tables)}")
+            else:
+                cursor.execute(";".join(f"DELETE FROM {name}" for name in tables))
+        else:
+            for name in tables:
+                cursor.execute(f"DELETE FROM {name}")
 
 
 @dataclass
