@@ -202,6 +202,7 @@ INSTALLED_APPS = [
     "leases",
     "handoffs",
     "leasehub.dashboard",
+    "leasehub.mcp",
     "django_htmx",
     "pools",
 ]
@@ -340,6 +341,8 @@ LOGGING = {
     "loggers": {
         # One line a refused request would drown everything else.
         "django.request": {"level": "ERROR"},
+        # One line a tool call, likewise.
+        "django_mcpz.calls": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
         "django_celery_beat": {"level": "WARNING"},

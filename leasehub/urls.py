@@ -20,6 +20,7 @@ urlpatterns = [
     path("v1/", include("leasehub.api.urls")),
     path("v1/schema", document.openapi, name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema")),
+    path("mcp", include("leasehub.mcp.urls")),
     path("", include("leasehub.a2a.urls")),
     path("", include("leasehub.guides.urls")),
     path("", include("leasehub.dashboard.urls")),

@@ -26,7 +26,7 @@ from leasehub.api.parsing import MAX_BODY_BYTES  # noqa: E402
 from leasehub.api.timing import OTHER, note  # noqa: E402
 from leasehub.db import functions  # noqa: E402
 
-API_PREFIXES = ("/v1/", "/a2a", "/healthz", "/readyz", "/metrics")
+API_PREFIXES = ("/v1/", "/mcp", "/a2a", "/healthz", "/readyz", "/metrics")
 # The schema's page carries a script, so it wants the headers of a page.
 PAGES = ("/v1/docs",)
 MAX_REMEMBERED_ADDRESS = 300

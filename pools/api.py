@@ -323,11 +323,11 @@ def how_it_stands(caller: Caller, request: HttpRequest, response: HttpResponse) 
     if row is None:
         named = json.loads(response.content)["data"]
         row = queries.request(caller=caller, pool=named["pool"], request_id=named["request_id"])
-        row = _settled(caller, row, 0, fetch=True)
+        row = settled(caller, row, 0, fetch=True)
     wait_seconds = parse_body(request, AskForSlots).wait_seconds
     if wait_seconds and row.state in Request.UNCLEAN:
-        row = _settled(caller, row, wait_seconds, fetch=True)
-    view = _request_view(caller, row)
+        row = settled(caller, row, wait_seconds, fetch=True)
+    view = request_answer(caller, row)
     status = 201 if row.state == Request.State.READY else 202
     return data(view, status, {"Location": response.headers["Location"]})
 
@@ -388,12 +388,12 @@ class RequestById(Operation):
     def get(self, request: HttpRequest, pool: str, request_id: str) -> HttpResponse:
         given = parse_query(request, FollowRequest)
         row = queries.request(caller=self.caller, pool=pool, request_id=request_id)
-        row = _settled(self.caller, row, given.wait_seconds, fetch=not given.peek)
+        row = settled(self.caller, row, given.wait_seconds, fetch=not given.peek)
         if row.state == Request.State.DROPPED and row.reason == "unsatisfiable":
             raise Unsatisfiable(
                 "The pool has shrunk below what this request asked for.", request_id=request_id, state=row.state
             )
-        view = _request_view(self.caller, row)
+        view = request_answer(self.caller, row)
         return data({**view, "grants": []} if given.peek else view)
 
     @operation(
@@ -407,10 +407,10 @@ class RequestById(Operation):
     def delete(self, request: HttpRequest, pool: str, request_id: str) -> HttpResponse:
         parse_query(request, Body)
         row = queries.request(caller=self.caller, pool=pool, request_id=request_id)
-        return data(_request_view(self.caller, services.cancel(caller=self.caller, request=row)))
+        return data(request_answer(self.caller, services.cancel(caller=self.caller, request=row)))
 
 
-def _settled(caller: Caller, row: Request, wait_seconds: int, *, fetch: bool) -> Request:
+def settled(caller: Caller, row: Request, wait_seconds: int, *, fetch: bool) -> Request:
     """The request once it is neither queued nor provisioning, or when the time is up; each look is a sign of life."""
     row.principal  # noqa: B018  loaded once, since the row is looked at again and again
 
@@ -431,7 +431,7 @@ def _revive(row: Request) -> None:
         row.refresh_from_db()
 
 
-def _request_view(caller: Caller, row: Request) -> dict[str, Any]:
+def request_answer(caller: Caller, row: Request) -> dict[str, Any]:
     estimate = None
     if row.state == Request.State.QUEUED:
         position = queries.position(request=row)

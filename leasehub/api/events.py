@@ -94,22 +94,27 @@ class Events(Operation):
         return self._wait(view, given, reading)
 
     def _wait(self, view: View, given: FeedQuery, reading: Reading) -> HttpResponse:
-        """Reads again whenever there may be an event of the view, without a connection between."""
-        deadline = time.monotonic() + given.wait_seconds
         with waiting.place() as is_free:
             if not is_free:
                 return _page(reading, retry_after_ms=CROWDED_RETRY_MS)
-            with watch.following(view) as follower:
-                while True:
-                    follower.bell.clear()
-                    reading = queries.read(view=view, after=reading.cursor, limit=given.limit)
-                    remaining = deadline - time.monotonic()
-                    if reading.events or reading.more or remaining <= 0 or not waiting.let_go_of_connection():
-                        break
-                    follower.bell.wait(remaining)
+            reading = awaited(view, after=reading.cursor, limit=given.limit, seconds=given.wait_seconds)
         # Nobody is told of anything by a key that was revoked while it waited.
         check_key(self.caller)
         return _page(reading)
+
+
+def awaited(view: View, *, after: int, limit: int, seconds: float) -> Reading:
+    """Reads again whenever there may be an event of the view, without a connection between. Takes a place before."""
+    deadline = time.monotonic() + seconds
+    with watch.following(view) as follower:
+        while True:
+            follower.bell.clear()
+            reading = queries.read(view=view, after=after, limit=limit)
+            remaining = deadline - time.monotonic()
+            if reading.events or reading.more or remaining <= 0 or not waiting.let_go_of_connection():
+                return reading
+            after = reading.cursor
+            follower.bell.wait(remaining)
 
 
 def _page(reading: Reading, *, retry_after_ms: int | None = None) -> HttpResponse:
@@ -136,18 +141,21 @@ def _start(after: str | None, *, organization: int) -> int:
 
 def _view(caller: Caller, given: ViewQuery) -> View:
     return View.of(
-        caller, types=tuple(_types(given.types)), resource=_resource(given.resource), holder=_holder(given.holder)
+        caller,
+        types=tuple(parsed_types(given.types)),
+        resource=parsed_resource(given.resource),
+        holder=_holder(given.holder),
     )
 
 
-def _types(text: str) -> list[str]:
+def parsed_types(text: str) -> list[str]:
     given = [name for name in text.split(",") if name]
     if unknown := sorted(set(given) - set(TYPES)):
         raise ValidationError(f"Unknown event types: {', '.join(unknown)}.", types=f"unknown: {', '.join(unknown)}")
     return given
 
 
-def _resource(text: str) -> tuple[str, str] | None:
+def parsed_resource(text: str) -> tuple[str, str] | None:
     if not text:
         return None
     resource_type, slash, resource_id = text.partition("/")

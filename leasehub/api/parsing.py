@@ -215,7 +215,8 @@ def json_object(request: HttpRequest) -> dict[str, Any]:
     return value
 
 
-def _body_text(request: HttpRequest) -> str:
+def body_bytes(request: HttpRequest) -> bytes:
+    """The whole body. Raises PayloadTooLarge, UnsupportedMediaType, ValidationError when it broke off."""
     declared = request.META.get("CONTENT_LENGTH") or "0"
     if declared.isascii() and declared.isdigit() and int(declared[:12]) > MAX_BODY_BYTES:
         raise PayloadTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
@@ -229,13 +230,15 @@ def _body_text(request: HttpRequest) -> str:
         raise PayloadTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
     if _broke_off(request, len(body)):
         raise ValidationError("The body broke off before its end.", body="broke off before its end")
-    if not body:
-        return ""
     media_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-    if media_type not in ("application/json", "") and not media_type.endswith("+json"):
+    if body and media_type not in ("application/json", "") and not media_type.endswith("+json"):
         raise UnsupportedMediaType(f"Send JSON, as application/json, not {media_type[:100]}.")
+    return body
+
+
+def _body_text(request: HttpRequest) -> str:
     try:
-        return body.decode("utf-8")
+        return body_bytes(request).decode("utf-8")
     except UnicodeDecodeError:
         raise ValidationError("The body is not UTF-8.", body="is not UTF-8") from None
 

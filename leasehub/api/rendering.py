@@ -14,10 +14,10 @@ JSON = "application/json"
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
-    return bytes_response(_encoded(body), status, headers)
+    return bytes_response(encoded(body), status, headers)
 
 
-def _encoded(body: Any) -> bytes:
+def encoded(body: Any) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError:

@@ -1,6 +1,5 @@
 """/v1/queues, /v1/tasks and the hot claim."""
 
-import time
 import uuid
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, Field, RootModel
 
-from leasehub.api import paging, waiting
+from leasehub.api import paging
 from leasehub.api.parsing import (
     Body,
     Holder,
@@ -38,7 +37,7 @@ from leases.queues import queries, services
 from leases.queues.engines import Claim, NewTask, Put, Step
 from leases.queues.errors import TaskIsNotDead
 from leases.queues.models import LONGEST_PAUSE_SECONDS, MAX_ATTEMPTS, PRIORITIES, Queue, Task, public_task_id
-from leases.queues.waiting import watch
+from leases.queues.waiting import Crowded, watch
 from leases.services import Actor
 
 MOST_TASKS = 1000
@@ -237,21 +236,17 @@ class HotClaim(Operation):
             return self._wait(handler, request, kwargs, nothing.given)
 
     def _wait(self, handler: Any, request: HttpRequest, kwargs: dict[str, Any], given: ClaimTask) -> HttpResponse:
-        """Tries again whenever there may be a task, without a transaction or a connection between."""
-        deadline = time.monotonic() + given.wait_seconds
-        with waiting.place() as is_free:
-            if not is_free:
-                return no_content(retry_after_ms=CROWDED_RETRY_MS)
-            with watch.at(self.caller.organization, given.queue) as bell:
-                while True:
-                    bell.clear()
-                    try:
-                        return super()._answer(handler, request, kwargs)
-                    except NothingToClaim:
-                        remaining = deadline - time.monotonic()
-                    if remaining <= 0 or not waiting.let_go_of_connection():
-                        return no_content()
-                    bell.wait(remaining)
+        def attempt() -> HttpResponse | None:
+            try:
+                return super(HotClaim, self)._answer(handler, request, kwargs)
+            except NothingToClaim:
+                return None
+
+        try:
+            claimed = watch.wait(attempt, at=(self.caller.organization, given.queue), seconds=given.wait_seconds)
+        except Crowded:
+            return no_content(retry_after_ms=CROWDED_RETRY_MS)
+        return claimed or no_content()
 
     @operation(
         "task_claim",
@@ -300,7 +295,7 @@ class CompleteTaskOperation(Operation):
         given = parse_body(request, CompleteTask)
         step = services.complete(
             caller=self.caller,
-            task_id=_named(self.caller, task_id),
+            task_id=named(self.caller, task_id),
             fencing_token=given.fencing_token,
             result=given.result,
         )
@@ -321,7 +316,7 @@ class FailTaskOperation(Operation):
         given = parse_body(request, FailTask)
         step = services.fail(
             caller=self.caller,
-            task_id=_named(self.caller, task_id),
+            task_id=named(self.caller, task_id),
             fencing_token=given.fencing_token,
             error=given.error,
             retry_in_seconds=given.retry_in_seconds,
@@ -453,7 +448,7 @@ def queue_view(figures: queries.Figures) -> dict[str, Any]:
     }
 
 
-def _named(caller: Caller, task_id: str) -> uuid.UUID:
+def named(caller: Caller, task_id: str) -> uuid.UUID:
     """Raises NotFound, and Unauthenticated first: for an id that is none the hot path asks nobody."""
     try:
         return queries.parse_task_id(task_id)

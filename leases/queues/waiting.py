@@ -9,13 +9,15 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeVar
 
 from django.db import DatabaseError, InterfaceError, connection
 from django.db.models import Exists, OuterRef, Q
 
+from leasehub.api import waiting
 from leasehub.db import clock
 from leases.queues.models import Queue, Task
 
@@ -30,6 +32,11 @@ LINGER_SECONDS = 10
 
 #: An organization, and the name of a queue that may not exist yet.
 Spot = tuple[int, str]
+Found = TypeVar("Found")
+
+
+class Crowded(Exception):
+    """As many calls wait in this process as may."""
 
 
 def ring(queues: Iterable[int]) -> None:
@@ -63,6 +70,23 @@ class Watch:
                 self._waiting[spot].discard(bell)
                 if not self._waiting[spot]:
                     del self._waiting[spot]
+
+    def wait(self, attempt: Callable[[], Found | None], *, at: Spot, seconds: float) -> Found | None:
+        """What an attempt found, tried again whenever there may be a task; None when the time is up.
+
+        Without a transaction or a connection between attempts. Raises Crowded when too many wait already.
+        """
+        deadline = time.monotonic() + seconds
+        with waiting.place() as is_free, self.at(*at) as bell:
+            if not is_free:
+                raise Crowded
+            while True:
+                bell.clear()
+                found = attempt()
+                remaining = deadline - time.monotonic()
+                if found is not None or remaining <= 0 or not waiting.let_go_of_connection():
+                    return found
+                bell.wait(remaining)
 
     def _spots(self) -> list[Spot]:
         with self._lock:

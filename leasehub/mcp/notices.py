@@ -1,0 +1,272 @@
+"""What has changed for a caller since it last called: told with any result, until the caller says that it has read it.
+
+The notices are events of the journal, and requests of pools that wait to be fetched; kept is only what was read.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import connection, transaction
+
+from handoffs import queries as handoffs
+from handoffs.models import Handoff
+from leasehub.db import clock
+from leasehub.db.locks import lock_rows
+from leasehub.events.models import Event
+from leasehub.events.queries import RARE, first_since
+from leasehub.identity.authentication import Caller
+from leasehub.mcp.models import Reader
+from leases.models import public_lease_id
+from pools.models import Request, public_request_id
+
+#: As many are told at a time; the next ones once these were read.
+MOST_TOLD = 10
+MOST_LOOKED_AT = 200
+#: More ids than this are not kept above the floor.
+MOST_SEEN = 100
+#: The floor follows when it has fallen so far behind.
+FAR_BEHIND = 5000
+FORGET_AFTER = timedelta(days=30)
+FORGET_BATCH = 1000
+
+# One statement, every part of it by an index that the journal has anyway: what the reaper and operators ended, what
+# became of handoffs and requests, takeovers, grants that wait to be fetched. Literals, because SQLite takes a partial
+# index only for a query that repeats its condition.
+UNREAD = f"""
+WITH reader AS (SELECT floor, seen FROM mcp_reader WHERE key_id = %(key)s AND holder = %(holder)s),
+news (kind, id) AS (
+    SELECT 'event', id FROM events_event
+    WHERE type IN ('lease.reaped', 'task.dead') AND organization_id = %(organization)s
+        AND id > (SELECT floor FROM reader) AND principal_id = %(principal)s AND holder = %(holder)s
+        AND (type = 'lease.reaped' OR actor_id IS NULL)
+    UNION ALL
+    SELECT 'event', id FROM events_event
+    WHERE {RARE} AND id > (SELECT floor FROM reader) AND organization_id = %(organization)s AND (
+        (type IN ('lease.force_released', 'pool.dropped', 'pool.grant_failed')
+            AND principal_id = %(principal)s AND holder = %(holder)s)
+        OR (type IN ('handoff.accepted', 'handoff.rejected', 'handoff.expired', 'handoff.completed')
+            AND principal_id = %(principal)s)
+        OR (type IN ('handoff.created', 'handoff.withdrawn') AND addressee_id = %(principal)s)
+        OR (type = 'lease.taken_over' AND NOT (principal_id = %(principal)s AND holder = %(holder)s) AND EXISTS (
+            SELECT 1 FROM events_event AS start WHERE start.lease_id = events_event.previous_lease_id
+                AND start.principal_id = %(principal)s AND start.holder = %(holder)s))
+    ) AND type IN (
+        'lease.force_released', 'pool.dropped', 'pool.grant_failed', 'handoff.accepted', 'handoff.rejected',
+        'handoff.expired', 'handoff.completed', 'handoff.created', 'handoff.withdrawn', 'lease.taken_over')
+    UNION ALL
+    SELECT 'request', id FROM pools_request
+    WHERE state = 'ready' AND fetched_at IS NULL AND principal_id = %(principal)s AND holder = %(holder)s
+)
+SELECT reader.floor, CAST(reader.seen AS text), news.kind, news.id,
+    (SELECT low_water FROM events_feed WHERE organization_id = %(organization)s)
+FROM reader LEFT JOIN news ON 1 = 1
+ORDER BY news.id LIMIT {MOST_LOOKED_AT}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    floor: int
+    seen: list[int]
+    events: list[int]
+    requests: list[int]
+    low_water: int
+
+
+def told(caller: Caller, holder: str) -> dict[str, Any]:
+    """The notices of a result, as its members; none when there is nothing new."""
+    unread = _unread(caller, holder)
+    if unread is None:
+        _begin(caller, holder)
+        unread = _unread(caller, holder)
+        assert unread is not None
+    notices = _of_requests(unread.requests)
+    shown: list[int] = []
+    for event in _events(unread.events):
+        notice = _notice(caller, event)
+        if notice is not None and len(notices) < MOST_TOLD:
+            notices.append(notice)
+            shown.append(event.pk)
+    if not shown and (unread.low_water - unread.floor > FAR_BEHIND or len(unread.seen) > MOST_SEEN):
+        _raise_floor(caller, holder, unread.low_water)
+    if not notices:
+        return {}
+    return {"notices": notices, **({"notices_cursor": _cursor(shown)} if shown else {})}
+
+
+def acknowledge(caller: Caller, holder: str, cursor: str) -> None:
+    """The caller has read the notices that came with this cursor."""
+    ids = _ids(cursor)
+    with transaction.atomic():
+        reader = lock_rows(Reader.objects.filter(key=caller.key, holder=holder)).first()
+        if reader is None:
+            return
+        seen = sorted({*reader.seen, *(id for id in ids if id > reader.floor)})
+        if len(seen) > 2 * MOST_SEEN:
+            reader.floor, seen = seen[-MOST_SEEN - 1], seen[-MOST_SEEN:]
+        reader.seen = seen
+        reader.used_at = clock.now()
+        reader.save(update_fields=["floor", "seen", "used_at"])
+
+
+def parsed_cursor(text: str) -> str:
+    """Raises ValueError for what no result gave out."""
+    _ids(text)
+    return text
+
+
+def forget_readers(*, batches: int = 100) -> int:
+    """Deletes the readers of holders that have not been heard of for thirty days. How many."""
+    total = 0
+    for _ in range(batches):
+        old = Reader.objects.filter(used_at__lt=clock.now() - FORGET_AFTER).order_by("used_at")
+        forgotten, _ = Reader.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:FORGET_BATCH])).delete()
+        total += forgotten
+        if forgotten < FORGET_BATCH:
+            break
+    return total
+
+
+def _unread(caller: Caller, holder: str) -> Unread | None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            UNREAD,
+            {
+                "key": caller.key,
+                "holder": holder,
+                "organization": caller.organization,
+                "principal": caller.principal,
+            },
+        )
+        rows = cursor.fetchall()
+    if not rows:
+        return None
+    floor, seen_text, low_water = rows[0][0], rows[0][1], rows[0][4]
+    seen = json.loads(seen_text)
+    events = [row[3] for row in rows if row[2] == "event" and row[3] not in seen]
+    return Unread(floor, seen, events, [row[3] for row in rows if row[2] == "request"], low_water or 0)
+
+
+def _begin(caller: Caller, holder: str) -> None:
+    """A reader that has read everything but the handoffs that wait for it now."""
+    at = clock.now()
+    newest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    waiting = handoffs.inbox(principal=caller.principal, at=at).order_by("-pk")
+    offered = dict(waiting.values_list("public_id", "created_at")[:MOST_TOLD])
+    floor, seen = newest, []
+    if offered:
+        floor = min(newest, first_since(min(offered.values())) - 1)
+        told = {f"hoff_{handoff.hex}" for handoff in offered}
+        since = Event.objects.filter(pk__gt=floor, organization=caller.organization, addressee=caller.principal)
+        for event in since.filter(type="handoff.created").order_by("pk"):
+            if event.data.get("handoff_id") not in told:
+                seen.append(event.pk)
+    Reader.objects.bulk_create(
+        [Reader(key_id=caller.key, holder=holder, floor=floor, seen=seen, used_at=at)], ignore_conflicts=True
+    )
+
+
+@transaction.atomic
+def _raise_floor(caller: Caller, holder: str, low_water: int) -> None:
+    """Every event up to the low water was seen by the statement that found nothing to tell."""
+    reader = lock_rows(Reader.objects.filter(key=caller.key, holder=holder)).first()
+    if reader is None or reader.floor >= low_water:
+        return
+    reader.floor = low_water
+    reader.seen = [id for id in reader.seen if id > low_water]
+    reader.used_at = clock.now()
+    reader.save(update_fields=["floor", "seen", "used_at"])
+
+
+def _events(ids: Iterable[int]) -> list[Event]:
+    wanted = list(ids)
+    if not wanted:
+        return []
+    return list(Event.objects.filter(pk__in=wanted).select_related("actor", "principal").order_by("pk"))
+
+
+def _of_requests(ids: list[int]) -> list[dict[str, Any]]:
+    if not ids:
+        return []
+    rows = Request.objects.filter(pk__in=ids).select_related("pool").order_by("pk")[:MOST_TOLD]
+    return [
+        {
+            "what": "turn_come",
+            "at": clock.iso(row.ready_at or row.created_at),
+            "request_id": public_request_id(row.request_id),
+            "pool": row.pool.name,
+            "message": f"It is your turn in {row.pool.name}: call pool_wait to get what you were granted.",
+        }
+        for row in rows
+    ]
+
+
+def _notice(caller: Caller, event: Event) -> dict[str, Any] | None:
+    """What an event means to the caller; None when it is of no interest any more."""
+    at = clock.iso(event.at)
+    if event.type.startswith("handoff."):
+        return _of_handoff(event, at)
+    if event.type.startswith("pool."):
+        request_id = str(event.data.get("request_id", ""))
+        reason = event.data.get("reason") or event.data.get("error") or "it failed"
+        what = {"pool.dropped": "request_dropped"}.get(event.type, "grant_failed")
+        message = f"Your request to {event.resource_id} has ended: {reason}. Ask again if you still need it."
+        return {"what": what, "at": at, "request_id": request_id, "pool": event.resource_id, "message": message}
+    resource = f"{event.resource_type}/{event.resource_id}"
+    lost = event.previous_lease_id if event.type == "lease.taken_over" else event.lease_id
+    return {
+        "what": "lease_lost",
+        "at": at,
+        "lease_id": None if lost is None else public_lease_id(lost),
+        "resource": resource,
+        "message": f"Your lease on {resource} {_how_it_ended(caller, event)}. Stop working on it.",
+    }
+
+
+def _how_it_ended(caller: Caller, event: Event) -> str:
+    if event.type == "lease.taken_over":
+        by = f" by {event.holder}" if caller.observes else ""
+        return f"ran out and was taken over{by}"
+    if event.type == "lease.force_released":
+        return f"was ended by an operator ({event.data.get('reason')})"
+    return "ran out without a heartbeat and was reaped"
+
+
+def _of_handoff(event: Event, at: str) -> dict[str, Any] | None:
+    handoff_id, subject = str(event.data.get("handoff_id")), event.data.get("subject_id")
+    giver = event.principal.handle if event.principal else ""
+    addressee = event.data.get("to_principal")
+    what = "handoff_" + event.type.partition(".")[2]
+    if event.type == "handoff.created":
+        pending = Handoff.objects.filter(public_id=handoffs.parse_handoff_id(handoff_id)).first()
+        if pending is None or pending.status_at(clock.now()) != Handoff.Status.PENDING:
+            return None
+        what = "handoff_waiting"
+    message = {
+        "handoff.created": f"{giver} offers you {subject}: call handoff_get, then handoff_accept or handoff_reject.",
+        "handoff.withdrawn": f"{giver} took the offer of {subject} back.",
+        "handoff.accepted": f"{addressee} accepted {subject}: the leases that went with it are not yours any more.",
+        "handoff.rejected": f"{addressee} rejected {subject}: it is yours again, see handoff_get for the reason.",
+        "handoff.expired": f"Nobody accepted {subject} in time: it is yours again.",
+        "handoff.completed": f"{addressee} completed {subject}: see handoff_get for the result.",
+    }[event.type]
+    return {"what": what, "at": at, "handoff_id": handoff_id, "message": message}
+
+
+def _cursor(ids: list[int]) -> str:
+    """Names exactly what was told: an event with a lower id may appear later."""
+    return "n" + ".".join(f"{id:x}" for id in ids)
+
+
+def _ids(cursor: str) -> list[int]:
+    """Raises ValueError."""
+    try:
+        ids = [int(part, 16) for part in cursor.removeprefix("n").split(".")]
+    except ValueError:
+        ids = []
+    if not cursor.startswith("n") or not 0 < len(ids) <= MOST_TOLD or not all(0 < id < 2**63 for id in ids):
+        raise ValueError("is not a notices_cursor of an earlier result")
+    return ids

@@ -1,0 +1,233 @@
+"""What has changed for a caller is told with any result, until it says that it has read it."""
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from leasehub.events import feed
+from leasehub.events.models import Event
+from leasehub.mcp import notices
+from leasehub.mcp.models import Reader
+from leases import services
+from tests.conftest import Caster, cast
+from tests.mcp.conftest import Session
+
+
+def told(session: Session, tool: str = "agent_whoami", **arguments: Any) -> list[tuple[str, str]]:
+    """What a session is told, with the lease, handoff or request that it is about."""
+    answer = session.call(tool, **arguments)
+    return [
+        (notice["what"], notice.get("lease_id") or notice.get("handoff_id") or notice["request_id"])
+        for notice in answer.get("notices", [])
+    ]
+
+
+def test_a_first_call_tells_nothing_of_the_past(mine: Session, clock: Any) -> None:
+    mine.who.acquire("old", ttl_seconds=10)
+    clock.move(seconds=10)
+    services.reap_due()
+    assert told(mine) == []
+
+
+def test_a_reaped_lease_is_told_until_its_notice_is_read(mine: Session, clock: Any) -> None:
+    granted = mine.acquire(ttl_seconds=10)
+    clock.move(seconds=10)
+    services.reap_due()
+    lost = [("lease_lost", granted["lease_id"])]
+    assert told(mine) == told(mine) == lost
+    answer = mine.call("lease_status", resource_type="a", resource_id="b")
+    assert "deploy/checkout ran out" in answer["notices"][0]["message"]
+    assert told(mine, notices_cursor=answer["notices_cursor"]) == []
+    assert told(mine) == []
+
+
+def test_a_refusal_carries_notices_too_and_takes_their_cursor(mine: Session, theirs: Session, clock: Any) -> None:
+    granted = mine.acquire(ttl_seconds=10)
+    clock.move(seconds=10)
+    theirs.acquire()
+    named = {"lease_id": granted["lease_id"], "fencing_token": granted["fencing_token"]}
+    refusal = mine.refused("lease_heartbeat", **named)
+    (notice,) = refusal["notices"]
+    assert (notice["what"], notice["lease_id"]) == ("lease_lost", granted["lease_id"])
+    assert "taken over by teammate" in notice["message"]
+    assert "notices" not in mine.refused("lease_heartbeat", **named, notices_cursor=refusal["notices_cursor"])
+
+
+def test_a_forced_release_is_told_with_its_reason(mine: Session, operating: Session) -> None:
+    granted = mine.acquire()
+    named = {"lease_id": granted["lease_id"], "fencing_token": granted["fencing_token"]}
+    operating.call("lease_force_release", **named, reason="wedged")
+    (notice,) = mine.call("agent_whoami")["notices"]
+    assert (notice["what"], "wedged" in notice["message"]) == ("lease_lost", True)
+
+
+def test_each_holder_is_told_of_its_own_leases(agent: Caster, clock: Any) -> None:
+    first, second = Session(agent, "agent.1"), Session(agent, "agent.2")
+    granted = first.acquire(ttl_seconds=10)
+    told(second)
+    clock.move(seconds=10)
+    second.acquire(holder="agent.2")
+    assert told(second) == []
+    assert told(first) == [("lease_lost", granted["lease_id"])]
+
+
+def test_who_takes_over_its_own_dead_lease_is_told_nothing(mine: Session, clock: Any) -> None:
+    mine.acquire(ttl_seconds=10)
+    clock.move(seconds=10)
+    assert mine.acquire()["took_over_expired"] is True
+    assert told(mine) == []
+
+
+def test_an_outsider_is_not_told_who_took_over(theirs: Session, organization: Any, clock: Any) -> None:
+    blind = Session(cast(organization, "blind", (2,)))
+    blind.acquire(ttl_seconds=10)
+    clock.move(seconds=10)
+    theirs.acquire()
+    (notice,) = blind.call("agent_whoami")["notices"]
+    assert "teammate" not in str(notice)
+
+
+def test_a_lost_claim_is_told(mine: Session, clock: Any) -> None:
+    mine.who.post("queues/q/tasks", {"max_attempts": 1})
+    mine.who.post("queues/q/tasks", {})
+    claims = [mine.call("task_claim", queue="q", ttl_seconds=10) for _ in range(2)]
+    clock.move(seconds=10)
+    services.reap_due()
+    assert sorted(told(mine)) == sorted(("lease_lost", claim["lease_id"]) for claim in claims)
+
+
+def test_a_task_that_one_failed_oneself_is_no_news(mine: Session) -> None:
+    mine.who.post("queues/q/tasks", {})
+    claim = mine.call("task_claim", queue="q")
+    mine.call("task_fail", task_id=claim["task_id"], fencing_token=claim["fencing_token"], error="e", final=True)
+    assert told(mine) == []
+
+
+def test_a_handoff_is_told_to_its_addressee_and_its_answer_to_its_giver(mine: Session, theirs: Session) -> None:
+    told(mine)
+    granted = mine.acquire()
+    offered = mine.call(
+        "handoff_offer", to_principal="teammate", subject_id="issue-7", lease_ids=[granted["lease_id"]]
+    )["handoff_id"]
+    # Its first call: what waits for it is told all the same.
+    waiting = theirs.call("agent_whoami")
+    assert [(notice["what"], notice["handoff_id"]) for notice in waiting["notices"]] == [("handoff_waiting", offered)]
+    assert told(theirs) == [("handoff_waiting", offered)]
+    # Accepted, it waits no more.
+    assert told(theirs, "handoff_accept", handoff_id=offered) == []
+    assert told(mine) == [("handoff_accepted", offered)]
+    theirs.call("handoff_complete", handoff_id=offered)
+    assert told(mine) == [("handoff_accepted", offered), ("handoff_completed", offered)]
+
+
+def test_a_rejected_and_a_withdrawn_offer_are_told(mine: Session, theirs: Session) -> None:
+    told(mine), told(theirs)
+    offer = {"to_principal": "teammate", "subject_id": "issue-7"}
+    first, second = (mine.call("handoff_offer", **offer)["handoff_id"] for _ in range(2))
+    mine.call("handoff_withdraw", handoff_id=second)
+    assert told(theirs) == [("handoff_waiting", first), ("handoff_withdrawn", second)]
+    theirs.call("handoff_reject", handoff_id=first, reason="busy")
+    assert told(mine) == [("handoff_rejected", first)]
+
+
+def test_a_turn_in_a_pool_is_told_until_it_is_fetched(mine: Session, theirs: Session, operating: Session) -> None:
+    operating.who.put("pools/phones", {"slots": [{"id": 1}]})
+    (grant,) = mine.call("pool_acquire", pool="phones")["grants"]
+    assert told(mine) == []
+    waits = theirs.call("pool_acquire", pool="phones")["request_id"]
+    assert told(theirs) == []
+    mine.call("pool_release", pool="phones", slot_id="1", fencing_token=grant["fencing_token"])
+    assert told(theirs) == told(theirs) == [("turn_come", waits)]
+    assert told(theirs, "pool_wait", pool="phones", request_id=waits) == []
+
+
+def test_a_dropped_request_is_told(mine: Session, theirs: Session, operating: Session) -> None:
+    operating.who.put("pools/phones", {"slots": [{"id": 1}, {"id": 2}]})
+    mine.call("pool_acquire", pool="phones")
+    waits = theirs.call("pool_acquire", pool="phones", count=2)["request_id"]
+    operating.who.put("pools/phones", {"slots": [{"id": 1}]})
+    assert told(theirs) == [("request_dropped", waits)]
+
+
+def test_more_than_a_result_holds_is_told_in_turn(mine: Session, clock: Any) -> None:
+    ids = [mine.acquire(f"r{n}", ttl_seconds=10)["lease_id"] for n in range(13)]
+    clock.move(seconds=10)
+    services.reap_due()
+    first = mine.call("agent_whoami")
+    second = mine.call("agent_whoami", notices_cursor=first["notices_cursor"])
+    assert [len(answer["notices"]) for answer in (first, second)] == [10, 3]
+    assert {notice["lease_id"] for answer in (first, second) for notice in answer["notices"]} == set(ids)
+
+
+def test_a_notice_that_appears_late_with_a_lower_id_is_told(mine: Session, clock: Any) -> None:
+    """Its transaction had its id first and committed last."""
+    early, late = (mine.acquire(name, ttl_seconds=10) for name in ("early", "late"))
+    clock.move(seconds=10)
+    services.reap_due()
+    hidden = Event.objects.get(type="lease.reaped", lease_id=_uuid(early["lease_id"]))
+    Event.objects.filter(pk=hidden.pk).delete()
+    answer = mine.call("agent_whoami")
+    assert [notice["lease_id"] for notice in answer["notices"]] == [late["lease_id"]]
+    told(mine, notices_cursor=answer["notices_cursor"])
+    hidden.save(force_insert=True)
+    assert told(mine) == [("lease_lost", early["lease_id"])]
+
+
+def _uuid(lease_id: str) -> str:
+    return lease_id.removeprefix("lease_")
+
+
+def test_the_floor_follows_the_low_water_and_never_passes_what_is_unread(
+    mine: Session, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "FAR_BEHIND", 0)
+    granted = mine.acquire(ttl_seconds=10)
+    floor = Reader.objects.get().floor
+    clock.move(seconds=10)
+    services.reap_due()
+    for _ in range(4):
+        feed.stamp(organization=mine.who.principal.organization_id)
+        mine.acquire("another")
+    answer = mine.call("agent_whoami")
+    assert [notice["lease_id"] for notice in answer["notices"]] == [granted["lease_id"]]
+    assert Reader.objects.get().floor == floor
+    told(mine, notices_cursor=answer["notices_cursor"])
+    told(mine)
+    reader = Reader.objects.get()
+    assert (reader.floor > floor, reader.seen) == (True, [])
+    assert told(mine) == []
+
+
+@pytest.mark.parametrize("cursor", ["", "1", "n", "n.", "nxyz", "n-1", "n0", "n" + "1." * 10 + "1", "n" + "f" * 30])
+def test_what_is_no_cursor_is_refused(mine: Session, cursor: str) -> None:
+    assert list(mine.refused("agent_whoami", notices_cursor=cursor)["fields"]) == ["notices_cursor"]
+
+
+def test_a_cursor_of_others_does_no_harm(mine: Session, clock: Any) -> None:
+    granted = mine.acquire(ttl_seconds=10)
+    told(mine, notices_cursor="n7fffffffffffffff.1")
+    clock.move(seconds=10)
+    services.reap_due()
+    assert told(mine) == [("lease_lost", granted["lease_id"])]
+
+
+def test_a_call_costs_one_statement_more(mine: Session) -> None:
+    mine.acquire("one")
+    with CaptureQueriesContext(
+        connection,
+    ) as statements:
+        mine.acquire("two")
+    assert sum("events_event AS start" in query["sql"] for query in statements) == 1
+    with CaptureQueriesContext(connection) as same:
+        mine.who.acquire("three")
+    assert len(statements) == len(same) + 1
+
+
+def test_readers_of_holders_that_are_gone_are_forgotten(mine: Session, clock: Any) -> None:
+    told(mine)
+    assert notices.forget_readers() == 0
+    clock.move(days=31)
+    assert notices.forget_readers() == 1
+    assert told(mine) == []
