@@ -13,6 +13,8 @@ $(BIN)/.installed: pyproject.toml
 
 $(BIN)/.ready: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	# The MCP client's older generation beside the newer one, for the test of interoperability.
+	test -d $(VENV)/mcp-1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/mcp-1 'mcp==1.30.*'
 	touch $@
 
 setup: $(BIN)/.ready

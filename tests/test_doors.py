@@ -5,6 +5,8 @@ from importlib import import_module
 
 from leasehub import cli
 from leasehub.events.types import TYPES
+from leasehub.mcp import tools  # noqa: F401  registers them
+from leasehub.mcp.server import server as mcp
 from leases import services
 from tests import contract
 
@@ -24,6 +26,25 @@ EVENTS = {
     "lease.transferred": "transfer",
 }
 UNJOURNALED = {"heartbeat", "heartbeats", "reconcile"}
+
+# A model is told of an agent what the API says of a key, and asks for what it wants rather than for a page of it.
+TOOLS_OF_ANOTHER_NAME = {
+    "lease_wait": "lease_status",
+    "task_heartbeat": "lease_heartbeat",
+    "task_release": "lease_release",
+    "task_status": "task_show",
+    "pool_acquire": "pool_request",
+    "pool_wait": "pool_request_show",
+    "pool_status": "pool_show",
+    "handoff_offer": "handoff_send",
+    "handoff_inbox": "handoff_list",
+    "handoff_get": "handoff_show",
+    "handoff_accept": "handoff_resolve",
+    "handoff_reject": "handoff_resolve",
+    "agent_whoami": "whoami",
+    "agent_list": "principal_list",
+    "whats_new": "event_list",
+}
 
 
 def verbs() -> set[str]:
@@ -81,3 +102,16 @@ def test_a_path_says_the_verb_that_its_operation_says() -> None:
             continue
         words = {segment.rstrip("s") for segment in path.split("/")}
         assert operation["operationId"].partition("_")[0] in words, (path, operation["operationId"])
+
+
+def test_every_tool_is_an_operation_by_its_name_or_by_one_of_these() -> None:
+    known = {operation["operationId"] for operation in contract.operations().values()}
+    assert {act.operation for act in mcp.acts.values()} <= known
+    renamed = {name: act.operation for name, act in mcp.acts.items() if name != act.operation}
+    assert renamed == TOOLS_OF_ANOTHER_NAME
+
+
+def test_every_verb_of_a_holder_has_its_tool() -> None:
+    done = {act.operation.removeprefix("lease_") for act in mcp.acts.values()}
+    # One beats a lease at a time; sweeping up is the reaper's and the command line's.
+    assert verbs() - {"heartbeats", "reap", "reconcile"} <= done

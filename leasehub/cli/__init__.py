@@ -62,6 +62,7 @@ VERBS = {
     "version": ("version", "version"),
     "run": ("run", "run"),
     "work": ("work", "work"),
+    "mcp-stdio": ("bridge", "serve"),
     "up": ("up", "up"),
 }
 

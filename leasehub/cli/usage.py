@@ -58,6 +58,7 @@ LINES = {
     "run": "(--resource TYPE/ID [--ttl-seconds N] [--holder H] [--purpose TEXT] [--wait-seconds N] | "
     "--pool P [--owner O] [--ttl MINUTES] [--heartbeat-secs N] [--wait-ms N | --no-wait]) -- COMMAND",
     "work": "--queue Q [--concurrency N] [--ttl-seconds N] [--holder H] [--until-empty] [--wait-seconds N] -- COMMAND",
+    "mcp-stdio": "[--holder H]",
     "up": "[--data DIR] [--host ADDRESS] [--port N]",
 }
 
@@ -109,6 +110,10 @@ Its stdin, stdout and stderr are passed through; stdout ends with a JSON object 
 COMMAND did not run to its end (refused, usage, unreachable, cannot be started, interrupted, lease lost).
 Exit: COMMAND's own status, 128+n after a signal n, 127 or 126 when it cannot be started, 75 when the lease
 was lost, and 1, 2, 3 as below when it never ran.""",
+    "mcp-stdio": """\
+MCP over stdin and stdout, a JSON-RPC message a line, for hosts that can only start a process: each goes to the
+server's /mcp with the key of the credentials, under a holder of this process alone (--holder, else LEASEHUB_HOLDER,
+else principal:host:process). Ends when stdin does; a server that is away is told in band.""",
     "up": """\
 Starts the embedded server: SQLite, web server, worker and beat, everything under DIR (.leasehub).
 With DATABASE_URL and CELERY_BROKER_URL set it uses those. LEASEHUB_WEB_WORKERS (1) and
