@@ -7,6 +7,8 @@ answered in band. It never prints the key.
 import http.client
 import json
 import os
+import re
+import select
 import ssl
 import sys
 import threading
@@ -17,16 +19,16 @@ from urllib.parse import urlsplit
 
 from leasehub.cli import flags
 from leasehub.cli.output import say
-from leasehub.cli.run import own_holder
 from leasehub.client import credentials
 from leasehub.client.failures import Failure
+from leasehub.client.holder import own_holder
 from leasehub.client.wire import Connection
 
 MAX_LINE = 2 * 1024 * 1024
 #: The longest wait of a tool, and some.
 TIMEOUT_SECONDS = 60.0
 #: How long a server that is not there is waited for: about as long as a restart takes.
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 2.0
 CALLS_AT_ONCE = 8
 PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
 PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603
@@ -109,7 +111,7 @@ class Bridge:
             "User-Agent": "leasehub-mcp-stdio",
         }
         holder = self._own_holder()
-        if holder is not None:
+        if holder:
             headers["LeaseHub-Holder"] = holder
         params = message.get("params")
         params = params if isinstance(params, dict) else {}
@@ -123,15 +125,19 @@ class Bridge:
                 headers["Mcp-Name"] = _legible(str(params["name"]))
         return headers
 
-    def _own_holder(self) -> str | None:
-        """A holder of this process alone; asked for once, when the server is first there."""
+    def _own_holder(self) -> str:
+        """A holder of this process alone, asked for when the server is first there; none where the key's fence has no
+        room for one, so that the key acts as its principal."""
         with self._naming:
             if self._holder is None:
+                connection = Connection(self._known.url, self._known.token)
                 try:
-                    self._holder = own_holder(self._known, Connection(self._known.url, self._known.token))
+                    own = own_holder(self._known, connection)
+                    fence = str(connection.call("GET", "/v1/whoami")["holder_pattern"])
                 except Failure:
                     # The call itself will tell what is wrong.
-                    return None
+                    return ""
+                self._holder = own if re.fullmatch(fence, own, re.ASCII) else ""
             return self._holder
 
     def _posted(self, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -147,7 +153,8 @@ class Bridge:
     def _post_once(self, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
         connection, fresh = self._connection()
         try:
-            connection.connect() if fresh else None
+            if fresh:
+                connection.connect()
         except OSError as error:
             self._drop()
             raise Gone(f"cannot reach {self._known.url}: {error.strerror or error}", sent=False) from None
@@ -155,10 +162,6 @@ class Bridge:
             connection.request("POST", self._path, body, headers)
             response = connection.getresponse()
             return response.status, response.read()
-        except http.client.RemoteDisconnected:
-            self._drop()
-            # A connection that was kept and that the server has closed meanwhile: nothing was read of this call.
-            raise Gone(f"{self._known.url} hung up", sent=fresh) from None
         except (OSError, http.client.HTTPException) as error:
             self._drop()
             raise Gone(f"{self._known.url} broke off: {error}", sent=True) from None
@@ -166,7 +169,12 @@ class Bridge:
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
         """This thread's connection, and whether it is yet to be opened."""
         connection: http.client.HTTPConnection | None = getattr(self._connections, "open", None)
-        if connection is not None and connection.sock is not None:
+        # A kept one that has something to read was closed by the server: nothing may be sent into that.
+        if (
+            connection is not None
+            and connection.sock is not None
+            and not select.select([connection.sock], [], [], 0)[0]
+        ):
             return connection, False
         if self._secure:
             connection = http.client.HTTPSConnection(self._host, timeout=TIMEOUT_SECONDS, context=self._context)
@@ -177,7 +185,6 @@ class Bridge:
 
     def _drop(self) -> None:
         self._connections.open.close()
-        self._connections.open = None
 
     def _write(self, line: bytes) -> None:
         with self._writing:
