@@ -1,5 +1,6 @@
 """All settings, from environment variables. A wrong one stops the start with a sentence that names it."""
 
+import ipaddress
 import re
 import secrets
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -56,6 +57,19 @@ def log_level() -> str:
     if text not in levels:
         raise ImproperlyConfigured(f"LEASEHUB_LOG_LEVEL must be one of {', '.join(levels)}, not {text!r}.")
     return text
+
+
+def hosts_and_networks(name: str) -> tuple[frozenset[str], tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]]:
+    hosts, networks = set(), []
+    for word in words(name, [], form=r"[\w.:-]+(/\d{1,3})?", example="hooks.internal or 10.20.0.0/16"):
+        try:
+            networks.append(ipaddress.ip_network(word))
+        except ValueError:
+            # What a resolver would read as a number is not taken for a name.
+            if "/" in word or ":" in word or not re.search("[A-Za-z]", word):
+                raise ImproperlyConfigured(f"{name}: {word!r} is neither a host nor a network.") from None
+            hosts.add(word.lower().rstrip("."))
+    return frozenset(hosts), tuple(networks)
 
 
 def broker() -> str:
@@ -116,6 +130,10 @@ LEASEHUB_REAPER_SECONDS = positive_int("LEASEHUB_REAPER_SECONDS", 5)
 LEASEHUB_IDEMPOTENCY_HOURS = positive_int("LEASEHUB_IDEMPOTENCY_HOURS", 24, at_most=24 * 366)
 # Whether pools may declare commands: they are code that the workers run.
 LEASEHUB_COMMANDS = switch("LEASEHUB_COMMANDS", "on")
+# Hosts and networks that webhooks may go to although they are not public, and without TLS.
+LEASEHUB_WEBHOOK_ALLOW = hosts_and_networks("LEASEHUB_WEBHOOK_ALLOW")
+# How long a webhook's delivery stays in its log once it is over.
+LEASEHUB_DELIVERY_DAYS = positive_int("LEASEHUB_DELIVERY_DAYS", 30, at_most=3660)
 # How many calls of a process may wait (wait_seconds) at a time; the others are answered at once.
 LEASEHUB_WEB_THREADS = positive_int("LEASEHUB_WEB_THREADS", 8, at_most=512)
 LEASEHUB_WAITING_CALLS = positive_int("LEASEHUB_WAITING_CALLS", 4, at_most=10_000)
@@ -295,6 +313,8 @@ SPECTACULAR_SETTINGS = {
         "HandoffDecision": ["accepted", "rejected"],
         "ClaimState": ["held", "unknown"],
         "ResourceState": ["free", "held", "unknown"],
+        "WebhookState": ["active", "paused", "disabled"],
+        "DeliveryState": ["pending", "delivered", "failed"],
         "TaskState": ["ready", "leased", "done", "dead"],
     },
     "AUTHENTICATION_WHITELIST": [],

@@ -6,7 +6,10 @@ from typing import ClassVar
 from django.db import models
 
 from leasehub.events.types import COMMON_TYPES
+from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
 from leasehub.identity.models import ApiKey, Organization, Principal
+
+__all__ = ["Event", "Feed", "WebhookDelivery", "WebhookEndpoint"]
 
 
 class Event(models.Model):

@@ -31,6 +31,7 @@ TYPES = (
     "task.failed",
     "task.returned",
     "task.dead",
+    "webhook.disabled",
 )
 
 # Found quickly by walking back from the newest event; of every other type a server may have a handful in a million.

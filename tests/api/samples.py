@@ -26,6 +26,8 @@ class Names:
     run_id: str = "run_" + "0" * 32
     queue: str = "nothing"
     task_id: str = "t_" + "0" * 32
+    webhook_id: str = "whk_" + "0" * 32
+    delivery_id: str = "dlv_" + "0" * 32
 
     @classmethod
     def of_nothing(cls) -> "Names":
@@ -45,6 +47,8 @@ class Names:
             f"run_{digits}",
             f"q{digits[:12]}",
             f"t_{digits}",
+            f"whk_{digits}",
+            f"dlv_{digits}",
         )
 
     def hidden(self, content: bytes) -> bytes:
@@ -76,6 +80,10 @@ def on_slot(names: Names, verb: str) -> str:
     return f"pools/{names.pool}/slots/{names.slot_id}/{verb}"
 
 
+def on_webhook(names: Names, verb: str = "") -> str:
+    return f"webhooks/{names.webhook_id}{verb}"
+
+
 SAMPLES: dict[str, Sample] = {
     "whoami": Sample("GET", lambda names: "whoami"),
     "principal_list": Sample("GET", lambda names: "principals"),
@@ -88,6 +96,22 @@ SAMPLES: dict[str, Sample] = {
     "key_revoke": Sample("DELETE", lambda names: f"keys/{names.key_id}"),
     "key_rotate": Sample("POST", lambda names: f"keys/{names.key_id}/rotate", lambda names: {}),
     "event_list": Sample("GET", lambda names: f"events?resource=deploy/{names.resource_id}"),
+    "webhook_list": Sample("GET", lambda names: "webhooks"),
+    "webhook_create": Sample(
+        "POST", lambda names: "webhooks", lambda names: {"url": "https://hooks.example.org/", "types": ["task.dead"]}
+    ),
+    "webhook_show": Sample("GET", on_webhook),
+    "webhook_delete": Sample("DELETE", on_webhook),
+    "webhook_pause": Sample("POST", lambda names: on_webhook(names, "/pause")),
+    "webhook_resume": Sample("POST", lambda names: on_webhook(names, "/resume")),
+    "webhook_rotate": Sample("POST", lambda names: on_webhook(names, "/rotate"), lambda names: {}),
+    "webhook_test": Sample("POST", lambda names: on_webhook(names, "/test")),
+    "webhook_replay": Sample("POST", lambda names: on_webhook(names, "/replay"), lambda names: {"after": 0}),
+    "webhook_deliveries": Sample("GET", lambda names: on_webhook(names, "/deliveries")),
+    "webhook_delivery": Sample("GET", lambda names: on_webhook(names, f"/deliveries/{names.delivery_id}")),
+    "webhook_replay_delivery": Sample(
+        "POST", lambda names: on_webhook(names, f"/deliveries/{names.delivery_id}/replay")
+    ),
     "lease_acquire": Sample("POST", lambda names: "leases", lambda names: resource(names, ttl_seconds=60)),
     "lease_list": Sample("GET", lambda names: f"leases?resource_id={names.resource_id}"),
     "lease_show": Sample("GET", lambda names: f"leases/{names.lease_id}"),

@@ -21,6 +21,10 @@ WRONG = [
     ({"LEASEHUB_IDEMPOTENCY_HOURS": "x"}, "LEASEHUB_IDEMPOTENCY_HOURS must be a whole number"),
     ({"LEASEHUB_LOCK_TIMEOUT_MS": ""}, "LEASEHUB_LOCK_TIMEOUT_MS must be a whole number"),
     ({"LEASEHUB_STATEMENT_TIMEOUT_MS": "0x10"}, "LEASEHUB_STATEMENT_TIMEOUT_MS must be a whole number"),
+    ({"LEASEHUB_WEBHOOK_ALLOW": "10.0.0.1/8"}, "LEASEHUB_WEBHOOK_ALLOW: '10.0.0.1/8' is neither a host nor a network"),
+    ({"LEASEHUB_WEBHOOK_ALLOW": "http://a.example"}, "LEASEHUB_WEBHOOK_ALLOW must be names like"),
+    ({"LEASEHUB_WEBHOOK_ALLOW": "10.0.0"}, "LEASEHUB_WEBHOOK_ALLOW: '10.0.0' is neither"),
+    ({"LEASEHUB_DELIVERY_DAYS": "0"}, "LEASEHUB_DELIVERY_DAYS must be a whole number"),
     ({"LEASEHUB_HTTPS": "yes"}, "LEASEHUB_HTTPS must be 'on' or 'off'"),
     ({"LEASEHUB_JSON_LOGS": "1"}, "LEASEHUB_JSON_LOGS must be 'on' or 'off'"),
     ({"LEASEHUB_LOG_LEVEL": "LOUD"}, "LEASEHUB_LOG_LEVEL must be one of"),
@@ -48,6 +52,7 @@ RIGHT = [
         "CELERY_BROKER_URL": "amqp://guest@h//",
         "LEASEHUB_TRUSTED_ORIGINS": "https://a.example",
         "LEASEHUB_ALLOWED_HOSTS": "a.example,[::1]",
+        "LEASEHUB_WEBHOOK_ALLOW": "hooks.internal,localhost,10.0.0.0/8,fd00::/8,::1,192.168.1.7",
     },
 ]
 LOAD = "import django; django.setup(); print('started')"

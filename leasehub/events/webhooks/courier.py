@@ -1,0 +1,152 @@
+"""The part of a Celery worker that delivers webhooks.
+
+A thread of every worker process that serves the default queue looks twice a second for endpoints with something to
+send, so that no message is needed, and gives each to a thread of its own. These are none of the worker's pool: the
+reaper and the other scans never wait for a receiver. Who is slow or dead may take half of them, and so may one
+organization: there is always room for the others.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from celery.signals import worker_ready, worker_shutdown, worker_shutting_down
+from django.conf import settings
+from django.db import connections
+
+from leasehub.events.webhooks import delivery, sending
+from leasehub.events.webhooks.delivery import Attempt, Due
+from leasehub.events.webhooks.sending import Outcome
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+MOST_AT_ONCE = 16
+#: After so long an endpoint that has more to send makes room for another one.
+TURN_SECONDS = 5.0
+REPORT_TRIES = 5
+STOP_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    due: Due
+    thread: threading.Thread
+
+
+class Courier(threading.Thread):
+    def __init__(self, *, limit: int = MOST_AT_ONCE) -> None:
+        super().__init__(name="webhooks", daemon=True)
+        self._limit = limit
+        self._under_way: dict[int, Trip] = {}
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        while not self._ending.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception:
+                # The database is away, or worse: the next look is soon.
+                logger.exception("looking for webhooks to deliver failed")
+                connections.close_all()
+        connections.close_all()
+
+    def look(self) -> None:
+        """Sends somebody off to each endpoint that has something to send, as far as there is room."""
+        for due in delivery.due():
+            if self._ending.is_set():
+                return
+            if not self._has_room_for(due):
+                continue
+            attempt = delivery.take(endpoint=due.endpoint)
+            if attempt is not None:
+                self._send_off(due, attempt)
+
+    def _has_room_for(self, due: Due) -> bool:
+        trips = [trip.due for trip in list(self._under_way.values())]
+        half = max(1, self._limit // 2)
+        return (
+            due.endpoint not in self._under_way
+            and len(trips) < self._limit
+            and (not due.is_failing or sum(trip.is_failing for trip in trips) < half)
+            and sum(trip.organization == due.organization for trip in trips) < half
+        )
+
+    def _send_off(self, due: Due, attempt: Attempt) -> None:
+        name = f"webhook-{due.endpoint}"
+        thread = threading.Thread(target=self._deliver, args=(attempt,), name=name, daemon=True)
+        self._under_way[due.endpoint] = Trip(due, thread)
+        thread.start()
+
+    def _deliver(self, attempt: Attempt) -> None:
+        endpoint = attempt.endpoint
+        until = time.monotonic() + TURN_SECONDS
+        try:
+            following: Attempt | None = attempt
+            while following is not None:
+                outcome = tried(following)
+                goes_on = self._tell(following, outcome) and outcome.is_success
+                is_over = self._ending.is_set() or time.monotonic() >= until
+                following = delivery.take(endpoint=endpoint) if goes_on and not is_over else None
+        except Exception:
+            # What was claimed is free again when the claim runs out.
+            logger.exception("delivering to webhook endpoint %s failed", endpoint)
+        finally:
+            connections.close_all()
+            self._under_way.pop(endpoint, None)
+
+    def _tell(self, attempt: Attempt, outcome: Outcome) -> bool:
+        """Writes the outcome down; the database may be away for a moment."""
+        for again in range(REPORT_TRIES):
+            try:
+                return delivery.finish(attempt, outcome)
+            except Exception:
+                if again == REPORT_TRIES - 1:
+                    raise
+                connections.close_all()
+                time.sleep(0.2 * 2**again)
+        raise AssertionError("unreachable")
+
+    def end(self) -> None:
+        """Stops: what is under way may still come to its end for a while."""
+        self._ending.set()
+        until = time.monotonic() + STOP_SECONDS
+        for trip in list(self._under_way.values()):
+            trip.thread.join(max(0.0, until - time.monotonic()))
+        if self.is_alive() and threading.current_thread() is not self:
+            self.join(2 * LOOK_SECONDS)
+
+
+def tried(attempt: Attempt) -> Outcome:
+    if attempt.obstacle:
+        return Outcome(error=attempt.obstacle)
+    return sending.post(attempt.url, headers=attempt.headers, body=attempt.body)
+
+
+_running: list[Courier] = []
+
+
+def begin(sender: Any = None, **told: Any) -> None:
+    """Celery's worker is ready. A worker of other queues alone serves some host's pools: it delivers nothing."""
+    if settings.CELERY_TASK_DEFAULT_QUEUE in sender.app.amqp.queues.consume_from:
+        _running.append(Courier())
+        _running[-1].start()
+
+
+def stop(**told: Any) -> None:
+    """The worker was told to stop. This is a signal handler: what may wait is done beside it."""
+    for courier in _running:
+        threading.Thread(target=courier.end, name="end-webhooks", daemon=True).start()
+
+
+def wait_for_all(**told: Any) -> None:
+    """The worker has stopped: nothing of it is to be left."""
+    while _running:
+        _running.pop().end()
+
+
+worker_ready.connect(begin, dispatch_uid="webhooks.begin")
+worker_shutting_down.connect(stop, dispatch_uid="webhooks.stop")
+worker_shutdown.connect(wait_for_all, dispatch_uid="webhooks.wait")

@@ -1,0 +1,280 @@
+"""What a worker does to the rows: takes an endpoint's next message, and writes down how sending it went.
+
+The message is sent between the two, outside of any transaction. An endpoint has one claim, so one message is under
+way at a time, and in the feed's order: the cursor moves on when the message was taken. A worker that is killed
+leaves a claim that runs out; the next one sends the same message again, with the same webhook-id.
+"""
+
+import json
+import random
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from cryptography.fernet import InvalidToken
+from django.db import transaction
+
+from leasehub.db import clock
+from leasehub.db.locks import lock_rows
+from leasehub.events import feed
+from leasehub.events.models import Event
+from leasehub.events.rendering import event_view
+from leasehub.events.webhooks import queries, services, signing
+from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
+from leasehub.events.webhooks.sending import ATTEMPT_SECONDS, Outcome
+from leasehub.identity import sealing
+
+State = WebhookEndpoint.State
+Purpose = WebhookDelivery.Purpose
+
+#: Longer than any attempt: whoever has not reported by then was killed.
+CLAIM = timedelta(seconds=3 * ATTEMPT_SECONDS)
+#: The pauses after the first, second, … failure in a row, in seconds; then the last one, up to 20 % longer each.
+PAUSES = (5, 30, 120, 300, 900, 1800, 3600, 7200, 18_000, 36_000)
+JITTER = 0.2
+LONGEST_PAUSE = timedelta(hours=10)
+DISABLED_AFTER = timedelta(days=3)
+REPLAY_TRIES = 5
+GONE = 410
+#: So many events of other types, or for so long, are passed over before the cursor says so.
+SKIPPED_UNWRITTEN = 1000
+SKIPPED_UNWRITTEN_FOR = timedelta(seconds=10)
+MOST_DUE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One message that this worker, and nobody else, is to send now."""
+
+    endpoint: int
+    claim: uuid.UUID
+    delivery: int
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+    #: Why it cannot be sent at all.
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    endpoint: int
+    organization: int
+    #: It failed when it was tried last.
+    is_failing: bool
+
+
+def due() -> list[Due]:
+    """The endpoints that have something to send. What is new in their organizations' feeds is numbered first."""
+    at = clock.now()
+    served = WebhookEndpoint.objects.filter(deleted_at=None, state=State.ACTIVE)
+    for organization in feed.with_news(among=list(served.values_list("organization", flat=True).distinct())):
+        feed.stamp(organization=organization)
+    found = queries.due(at).values_list("pk", "organization_id", "failures")
+    return [Due(pk, organization, failures > 0) for pk, organization, failures in found[:MOST_DUE]]
+
+
+def take(*, endpoint: int) -> Attempt | None:
+    """Claims the endpoint and its next message; None when there is none, or another worker has it."""
+    row = WebhookEndpoint.objects.filter(pk=endpoint, deleted_at=None).select_related("principal").first()
+    if row is None:
+        return None
+    if row.principal.retired_at is not None and row.state == State.ACTIVE:
+        _disable_orphan(endpoint)
+        return None
+    at = clock.now()
+    event: Event | None = None
+    asked = _asked_for(row, at)
+    if asked is None:
+        event = _next_event(row, at)
+        if event is None:
+            return None
+    with transaction.atomic():
+        claimed = _claimed(row, asked, event)
+    if claimed is None:
+        return None
+    delivery, claim, at = claimed
+    return _attempt(row, delivery, claim, event or _event_of(row, delivery), at)
+
+
+@transaction.atomic
+def _disable_orphan(endpoint: int) -> None:
+    row = lock_rows(WebhookEndpoint.objects.filter(pk=endpoint, state=State.ACTIVE, deleted_at=None)).first()
+    if row is not None:
+        services.disable(row, at=clock.now(), reason="the principal that made it is retired")
+
+
+def _asked_for(row: WebhookEndpoint, at: datetime) -> WebhookDelivery | None:
+    """The oldest test or replay that is due; of an endpoint that is not active tests alone."""
+    waiting = WebhookDelivery.objects.filter(endpoint=row, state="pending", next_attempt_at__lte=at)
+    purposes = [Purpose.TEST, Purpose.REPLAY] if row.state == State.ACTIVE else [Purpose.TEST]
+    return waiting.filter(purpose__in=purposes).order_by("pk").first()
+
+
+def _next_event(row: WebhookEndpoint, at: datetime) -> Event | None:
+    """The first event after the cursor that concerns it, if it is due; the cursor passes over what does not."""
+    if row.state != State.ACTIVE or row.next_attempt_at > at or row.is_claimed(at):
+        return None
+    last = queries.last_position(row.organization_id)
+    end = min(last, row.cursor + queries.WINDOW)
+    ahead = queries.concerning(row).filter(position__gt=row.cursor, position__lte=end)
+    event = ahead.order_by("position").first()
+    # Where most events are of other types, not a write for each look.
+    if event is None and (end - row.cursor >= SKIPPED_UNWRITTEN or at - row.next_attempt_at >= SKIPPED_UNWRITTEN_FOR):
+        unchanged = WebhookEndpoint.objects.filter(pk=row.pk, cursor=row.cursor, claim=row.claim)
+        unchanged.update(cursor=end, next_attempt_at=at)
+    return event
+
+
+def _claimed(
+    row: WebhookEndpoint, asked: WebhookDelivery | None, event: Event | None
+) -> tuple[WebhookDelivery, uuid.UUID, datetime] | None:
+    """The claim, if all that was seen without the lock is still so."""
+    unchanged = WebhookEndpoint.objects.filter(
+        pk=row.pk, deleted_at=None, state=row.state, cursor=row.cursor, claim=row.claim
+    )
+    locked = lock_rows(unchanged, skip_locked=True).first()
+    at = clock.now()
+    if locked is None or locked.is_claimed(at):
+        return None
+    if asked is None:
+        assert event is not None
+        if locked.state != State.ACTIVE or locked.next_attempt_at > at:
+            return None
+        delivery = _of_feed(row, event, at)
+    else:
+        found = WebhookDelivery.objects.filter(pk=asked.pk, state="pending").first()
+        if found is None:
+            return None
+        delivery = found
+    delivery.attempts += 1
+    delivery.attempted_at = at
+    delivery.save(update_fields=["attempts", "attempted_at"])
+    locked.claim, locked.claimed_until = uuid.uuid4(), at + CLAIM
+    locked.save(update_fields=["claim", "claimed_until"])
+    return delivery, locked.claim, at
+
+
+def _of_feed(row: WebhookEndpoint, event: Event, at: datetime) -> WebhookDelivery:
+    delivery, _ = WebhookDelivery.objects.get_or_create(
+        endpoint=row,
+        purpose=Purpose.FEED,
+        position=event.position,
+        defaults={"event_id": event.event_id, "type": event.type, "created_at": at},
+    )
+    return delivery
+
+
+def _event_of(row: WebhookEndpoint, delivery: WebhookDelivery) -> Event | None:
+    if delivery.position is None:
+        return None
+    return queries.concerning(row).filter(position=delivery.position).first()
+
+
+def _attempt(
+    row: WebhookEndpoint, delivery: WebhookDelivery, claim: uuid.UUID, event: Event | None, at: datetime
+) -> Attempt:
+    obstacle, headers, body = "", {}, b""
+    if event is None and delivery.purpose != Purpose.TEST:
+        obstacle = "the event is not kept any more"
+    else:
+        body = _body(row, delivery, event)
+        try:
+            headers = _headers(row, delivery.message_id, body, at)
+        except InvalidToken:
+            obstacle = "LEASEHUB_SECRET_KEY is another one than the endpoint's secret was stored with: rotate it"
+    return Attempt(row.pk, claim, delivery.pk, row.url, headers, body, obstacle)
+
+
+def _body(row: WebhookEndpoint, delivery: WebhookDelivery, event: Event | None) -> bytes:
+    data: dict[str, Any]
+    if event is None:
+        timestamp = clock.iso(delivery.created_at)
+        data = {"event_id": delivery.message_id, "position": None, "at": timestamp, "webhook_id": row.webhook_id}
+    else:
+        data, timestamp = event_view(event), clock.iso(event.at)
+    message = {"type": delivery.type, "timestamp": timestamp, "data": data}
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _headers(row: WebhookEndpoint, message_id: str, body: bytes, at: datetime) -> dict[str, str]:
+    sealed = [row.sealed_secret]
+    if row.sealed_old_secret is not None and row.old_secret_until is not None and row.old_secret_until > at:
+        sealed.append(row.sealed_old_secret)
+    timestamp = int(at.timestamp())
+    secrets = [sealing.unseal(bytes(secret)).decode() for secret in sealed]
+    return {
+        "Content-Type": "application/json",
+        "User-Agent": "LeaseHub",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(
+            signing.signature(secret, message_id=message_id, timestamp=timestamp, body=body) for secret in secrets
+        ),
+    }
+
+
+@transaction.atomic
+def finish(attempt: Attempt, outcome: Outcome) -> bool:
+    """Writes down how the attempt went; whether its worker still had the say, and the endpoint is to go on."""
+    claimed = WebhookEndpoint.objects.filter(pk=attempt.endpoint, claim=attempt.claim, deleted_at=None)
+    row = lock_rows(claimed).first()
+    if row is None:
+        return False
+    delivery = WebhookDelivery.objects.get(pk=attempt.delivery)
+    at = clock.now()
+    row.claim = row.claimed_until = None
+    delivery.response_status, delivery.error, delivery.took_ms = outcome.status, outcome.error[:200], outcome.took_ms
+    row.last_status = outcome.status
+    if outcome.is_success:
+        _succeeded(row, delivery, at)
+    else:
+        _failed(row, delivery, outcome, at, is_hopeless=bool(attempt.obstacle))
+    row.save()
+    delivery.save()
+    if not outcome.is_success:
+        _give_up(row, outcome, at)
+    return row.state == State.ACTIVE
+
+
+def _succeeded(row: WebhookEndpoint, delivery: WebhookDelivery, at: datetime) -> None:
+    delivery.state, delivery.ended_at, delivery.next_attempt_at = WebhookDelivery.State.DELIVERED, at, None
+    # The receiver is well: whatever waits need wait no longer.
+    row.next_attempt_at, row.last_delivered_at = at, at
+    if delivery.purpose == Purpose.FEED:
+        assert delivery.position is not None
+        row.cursor, row.failures, row.failing_since = delivery.position, 0, None
+
+
+def _failed(
+    row: WebhookEndpoint, delivery: WebhookDelivery, outcome: Outcome, at: datetime, *, is_hopeless: bool
+) -> None:
+    if delivery.purpose == Purpose.FEED:
+        row.failures += 1
+        row.failing_since = row.failing_since or at
+        # The last try comes when the time is up, not hours later.
+        row.next_attempt_at = min(at + pause(row.failures, outcome), max(at, row.failing_since + DISABLED_AFTER))
+        return
+    tries = 1 if delivery.purpose == Purpose.TEST or is_hopeless else REPLAY_TRIES
+    if delivery.attempts >= tries:
+        delivery.state, delivery.ended_at, delivery.next_attempt_at = WebhookDelivery.State.FAILED, at, None
+    else:
+        delivery.next_attempt_at = at + pause(delivery.attempts, outcome)
+
+
+def _give_up(row: WebhookEndpoint, outcome: Outcome, at: datetime) -> None:
+    if row.state != State.ACTIVE:
+        return
+    if outcome.status == GONE:
+        services.disable(row, at=at, reason="the receiver answered 410 Gone")
+    elif row.failing_since is not None and at - row.failing_since >= DISABLED_AFTER:
+        services.disable(row, at=at, reason=f"it failed for {DISABLED_AFTER.days} days, last: {outcome.error}"[:200])
+
+
+def pause(failures: int, outcome: Outcome) -> timedelta:
+    """How long to wait after so many failures in a row: at least as long as the receiver asks, at most ten hours."""
+    seconds = PAUSES[min(failures, len(PAUSES)) - 1] * (1 + JITTER * random.random())
+    wanted = timedelta(milliseconds=round(1000 * max(seconds, outcome.retry_after_seconds or 0.0)))
+    return min(wanted, LONGEST_PAUSE * (1 + JITTER))

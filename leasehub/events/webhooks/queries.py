@@ -1,0 +1,95 @@
+"""Reads of webhook endpoints and deliveries, through the caller's eyes; and what an endpoint is still to be sent."""
+
+import uuid
+from datetime import datetime
+
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
+
+from leasehub.db import clock
+from leasehub.errors import NotFound
+from leasehub.events.models import Event, Feed
+from leasehub.events.queries import View
+from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
+
+State = WebhookEndpoint.State
+#: How many positions are looked at for the next event of an endpoint's types.
+WINDOW = 50_000
+#: The backlog of an endpoint is counted no further.
+MOST_COUNTED = 1000
+
+
+def endpoints(*, organization: int) -> QuerySet[WebhookEndpoint]:
+    return WebhookEndpoint.objects.filter(organization_id=organization, deleted_at=None).select_related("principal")
+
+
+def endpoint(*, organization: int, webhook_id: str) -> WebhookEndpoint:
+    """Raises NotFound, the same for one of another organization and for none."""
+    found = endpoints(organization=organization).filter(public_id=_public_id("whk", webhook_id)).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def deliveries(*, endpoint: WebhookEndpoint) -> QuerySet[WebhookDelivery]:
+    return WebhookDelivery.objects.filter(endpoint=endpoint)
+
+
+def delivery(*, endpoint: WebhookEndpoint, delivery_id: str) -> WebhookDelivery:
+    """Raises NotFound."""
+    found = deliveries(endpoint=endpoint).filter(public_id=_public_id("dlv", delivery_id)).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def _public_id(wanted: str, given: str) -> uuid.UUID:
+    prefix, _, digits = given.partition("_")
+    if prefix != wanted or len(digits) != 32:
+        raise NotFound
+    try:
+        return uuid.UUID(hex=digits)
+    except ValueError:
+        raise NotFound from None
+
+
+def concerning(endpoint: WebhookEndpoint) -> QuerySet[Event]:
+    """The numbered events that it is to be told of, in no order: those of its types that RING-1 is shown."""
+    events = View(endpoint.organization_id, only_of=None, types=tuple(endpoint.types)).events()
+    return events.filter(position__isnull=False).select_related("actor", "principal", "addressee", "key")
+
+
+def last_position(organization: int) -> int:
+    return Feed.objects.filter(pk=organization).values_list("last_position", flat=True).first() or 0
+
+
+def due(at: datetime) -> QuerySet[WebhookEndpoint]:
+    """The endpoints with something to send that nobody is sending, whoever has waited longest first."""
+    waiting = WebhookDelivery.objects.filter(endpoint=OuterRef("pk"), state="pending", next_attempt_at__lte=at)
+    behind = Q(cursor__lt=Subquery(Feed.objects.filter(pk=OuterRef("organization")).values("last_position")))
+    from_feed = Q(state=State.ACTIVE, next_attempt_at__lte=at) & behind
+    # A test is made of a paused endpoint as well.
+    asked_for = (Q(state=State.ACTIVE) & Exists(waiting.exclude(purpose="feed"))) | Exists(
+        waiting.filter(purpose="test")
+    )
+    return (
+        WebhookEndpoint.objects.filter(deleted_at=None)
+        .filter(Q(claimed_until=None) | Q(claimed_until__lte=at))
+        .filter(from_feed | asked_for)
+        .order_by(F("next_attempt_at").asc())
+    )
+
+
+def webhook_backlog() -> tuple[int, float]:
+    """(what active endpoints are still to be sent, the age in seconds of the oldest of it; 0 without any).
+
+    Of each endpoint at most a thousand are counted.
+    """
+    total, oldest = 0, None
+    for row in WebhookEndpoint.objects.filter(deleted_at=None, state=State.ACTIVE):
+        asked = WebhookDelivery.objects.filter(endpoint=row, state="pending").exclude(purpose="feed")
+        ahead = concerning(row).filter(position__gt=row.cursor, position__lte=row.cursor + WINDOW)
+        times = [*asked.values_list("created_at", flat=True)[:MOST_COUNTED]]
+        times += ahead.order_by("position").values_list("at", flat=True)[:MOST_COUNTED]
+        total += len(times)
+        oldest = min([*times, *([oldest] if oldest else [])], default=None)
+    return total, 0.0 if oldest is None else max(0.0, (clock.now() - oldest).total_seconds())
