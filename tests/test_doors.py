@@ -90,6 +90,11 @@ def test_every_verb_of_a_key_on_the_command_line_is_a_route() -> None:
     assert commands("key") == routes("key")
 
 
+def test_every_verb_of_a_webhook_on_the_command_line_is_a_route() -> None:
+    # The command line has one replay for both, and waits for a test by looking at its delivery.
+    assert commands("webhook") == routes("webhook") - {"replay_delivery", "delivery"}
+
+
 def test_every_command_is_a_function() -> None:
     for module, name in cli.VERBS.values():
         assert callable(getattr(import_module(f"leasehub.cli.{module}"), name))

@@ -47,6 +47,16 @@ LINES = {
     "checkpoint get": "(--subject ID --kind K | --checkpoint ID) [--version N]",
     "events list": "[--after CURSOR] [--limit N] [--types TYPE,…] [--resource TYPE/ID]",
     "events tail": "[--after CURSOR] [--types TYPE,…] [--resource TYPE/ID]",
+    "webhook create": "--url URL [--types TYPE,…] [--description TEXT]",
+    "webhook list": "",
+    "webhook show": "--webhook ID",
+    "webhook delete": "--webhook ID",
+    "webhook pause": "--webhook ID",
+    "webhook resume": "--webhook ID",
+    "webhook rotate": "--webhook ID [--overlap-seconds N]",
+    "webhook test": "--webhook ID [--wait-seconds N]",
+    "webhook deliveries": "--webhook ID [--limit N] [--after CURSOR]",
+    "webhook replay": "--webhook ID (--delivery ID | --after POSITION [--before POSITION])",
     "key create": "--principal HANDLE [--kind agent|service|human] [--label TEXT] [--rings 1,2,3] "
     "[--holder-pattern REGEX] [--expires-at TIME]",
     "key list": "",
@@ -100,6 +110,11 @@ is the resource's current one.""",
     "events": """\
 `list` answers a page, from the beginning or --after a cursor. `tail` prints one event a line, from now on or --after
 a cursor, until a signal; an event's position is a cursor too.""",
+    "webhook": """\
+`create` has events posted to a URL from now on, all or those of the types, and shows the secret that signs them this
+once; `rotate` makes another one, and both are valid for a day or the overlap. `test` sends one message and waits for
+how it went: exit 0 when the receiver took it. `deliveries` is the log, newest first; `replay` sends one again, or the
+events after one position of the feed and before another. All of it is an operator's.""",
     "run": """\
 Runs COMMAND while holding a lease, or a slot of a pool, that it beats from the background. Stops COMMAND and
 all its descendants when the lease is lost, or when the server has been away until the lease's own deadline;

@@ -18,6 +18,11 @@ from tests.cli.fake_server import FakeServer
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-P", "-c", "import sys; from leasehub.cli import main; sys.exit(main())"]
 PATIENCE_SECONDS = 30
+ENVIRONMENT = {
+    "LEASEHUB_MIN_TTL_SECONDS": "1",
+    "LEASEHUB_REAPER_SECONDS": "86400",
+    "LEASEHUB_WEBHOOK_ALLOW": "127.0.0.0/8",
+}
 
 
 class Outcome:
@@ -91,7 +96,7 @@ def free_port():
 def up(folder, port):
     """`leasehub up` in that folder: its credentials. Leases may be as short as a second, and the reaper does not come:
     what has run out stays until a test's command ends it."""
-    command_line = CommandLine(folder, {"LEASEHUB_MIN_TTL_SECONDS": "1", "LEASEHUB_REAPER_SECONDS": "86400"})
+    command_line = CommandLine(folder, ENVIRONMENT)
     with (folder / "errors").open("a") as errors:
         process = command_line.start("up", "--port", port, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
