@@ -74,6 +74,11 @@ VERBS = {
     "work": ("work", "work"),
     "mcp-stdio": ("bridge", "serve"),
     "up": ("up", "up"),
+    "hook pre-tool-use": ("hook", "pre_tool_use"),
+    "hook session-start": ("hook", "session_start"),
+    "hook session-end": ("hook", "session_end"),
+    "hook doctor": ("hookdoctor", "doctor"),
+    "setup": ("setup", "setup"),
 }
 
 

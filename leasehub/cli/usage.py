@@ -70,6 +70,11 @@ LINES = {
     "work": "--queue Q [--concurrency N] [--ttl-seconds N] [--holder H] [--until-empty] [--wait-seconds N] -- COMMAND",
     "mcp-stdio": "[--holder H]",
     "up": "[--data DIR] [--host ADDRESS] [--port N]",
+    "hook pre-tool-use": "[--fail open|closed]",
+    "hook session-start": "[--fail open|closed]",
+    "hook session-end": "[--fail open|closed]",
+    "hook doctor": "",
+    "setup": "claude|codex|cursor [--write] [--url URL] [--transport http|stdio] [--fail open|closed]",
 }
 
 NOTES = {
@@ -129,6 +134,14 @@ was lost, and 1, 2, 3 as below when it never ran.""",
 MCP over stdin and stdout, a JSON-RPC message a line, for hosts that can only start a process: each goes to the
 server's /mcp with the key of the credentials, under a holder of this process alone (--holder, else LEASEHUB_HOLDER,
 else principal:host:process). Ends when stdin does; a server that is away is told in band.""",
+    "hook": """\
+What coding agents call: the hook's JSON on stdin, the decision as JSON on stdout, exit 0 whatever happens, within
+1.5 seconds. An edit of a path that .leasehub.json guards is denied unless the session holds the path's resource, or
+the file has it acquire it. Without an answer of the server --fail open (the default) lets the edit through, closed
+denies it. `doctor` proves with a made-up lease that the hook blocks.""",
+    "setup": """\
+Prints what connects an agent, or with --write merges it into the files here: the MCP server, and the hooks. The key is
+read from LEASEHUB_TOKEN in the agent's environment, or with --transport stdio by leasehub itself; it is in no file.""",
     "up": """\
 Starts the embedded server: SQLite, web server, worker and beat, everything under DIR (.leasehub).
 With DATABASE_URL and CELERY_BROKER_URL set it uses those. LEASEHUB_WEB_WORKERS (1) and

@@ -1,0 +1,249 @@
+"""leasehub setup claude|codex|cursor: the configuration that connects an agent, printed or merged into its files.
+
+No secret goes into a file: the token is read from the environment of the agent, or by `leasehub` itself.
+"""
+
+import json
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Callable
+
+from leasehub.cli import flags
+from leasehub.cli.output import emit, say, tell
+from leasehub.client import credentials
+from leasehub.client.failures import Usage
+from leasehub.client.wire import Members
+
+SECRET = re.compile(r"lh_[A-Za-z0-9]{4,16}_[A-Za-z0-9_-]{16,}")
+TOKEN = "LEASEHUB_TOKEN"
+# What a server is reached by in one way, and not in the other.
+HTTP = ("type", "url", "headers")
+STDIO = ("command", "args", "env")
+HOOK_SECONDS = 5
+
+Document = dict[str, object]
+
+
+class Wanted:
+    """What was asked for on the command line."""
+
+    def __init__(self, url: str, *, is_stdio: bool, fail: str) -> None:
+        self.url = f"{url}/mcp"
+        self.is_stdio = is_stdio
+        self.fail = fail
+
+    def server(self, token: str, **more: str) -> Document:
+        if self.is_stdio:
+            return {"command": "leasehub", "args": ["mcp-stdio"]}
+        return {**more, "url": self.url, "headers": {"Authorization": f"Bearer {token}"}}
+
+    def hook(self, verb: str) -> str:
+        return f"leasehub hook {verb}" + (f" --fail {self.fail}" if verb == "pre-tool-use" else "")
+
+
+def setup(arguments: list[str]) -> int:
+    given, rest = flags.split("setup", arguments, values=("url", "transport", "fail"), switches=("write", "pretty"))
+    if len(rest) != 1 or rest[0] not in AGENTS:
+        raise Usage(f"setup takes one of: {', '.join(AGENTS)}")
+    transport, fail = given.get("transport", "http"), given.get("fail", "open")
+    if transport not in ("http", "stdio"):
+        raise Usage(f"--transport must be http or stdio, not {transport!r}")
+    if fail not in ("open", "closed"):
+        raise Usage(f"--fail must be open or closed, not {fail!r}")
+    known = None if "url" in given else credentials.find()
+    url = given["url"].rstrip("/") if known is None else known.url
+    wanted = Wanted(url, is_stdio=transport == "stdio", fail=fail)
+    files = {file: merge(file, wanted) for file, merge in AGENTS[rest[0]].items()}
+    for file, (_, after) in files.items():
+        _refuse_secrets(file, after, known)
+    if "write" in given:
+        for file, (before, after) in files.items():
+            if before != after:
+                _write(file, after)
+    else:
+        for file, (_, after) in files.items():
+            tell(f"# {file}\n{after}")
+    if transport == "http":
+        say(f"the agent reads the key from {TOKEN} in its environment")
+    result: dict[str, object] = {
+        "ok": True,
+        "code": "written" if "write" in given else "printed",
+        "agent": rest[0],
+        "files": [
+            {"file": file, "state": _state(before, after), "content": after} for file, (before, after) in files.items()
+        ],
+    }
+    return emit(result, pretty="pretty" in given)
+
+
+def _state(before: str | None, after: str) -> str:
+    if before is None:
+        return "new"
+    return "unchanged" if before == after else "changed"
+
+
+def _refuse_secrets(file: str, text: str, known: credentials.Credentials | None) -> None:
+    if SECRET.search(text) or (known is not None and known.token in text):
+        raise Usage(f"{file} would have an API key in it, which does not belong into a file: put it into {TOKEN}")
+
+
+def _claude_servers(file: str, wanted: Wanted) -> tuple[str | None, str]:
+    return _merged(file, lambda found: _add_server(found, wanted.server(f"${{{TOKEN}}}", type="http")))
+
+
+def _cursor_servers(file: str, wanted: Wanted) -> tuple[str | None, str]:
+    return _merged(file, lambda found: _add_server(found, wanted.server(f"${{env:{TOKEN}}}")))
+
+
+def _claude_hooks(file: str, wanted: Wanted) -> tuple[str | None, str]:
+    return _merged(file, lambda found: _add_groups(found, wanted, "Edit|Write|MultiEdit|NotebookEdit", "SessionEnd"))
+
+
+def _codex_hooks(file: str, wanted: Wanted) -> tuple[str | None, str]:
+    # It has no end of a session: the leases run out.
+    return _merged(file, lambda found: _add_groups(found, wanted, "apply_patch|Edit|Write"))
+
+
+def _cursor_hooks(file: str, wanted: Wanted) -> tuple[str | None, str]:
+    def add(found: Document) -> None:
+        found.setdefault("version", 1)
+        hooks = _object(found, "hooks", file)
+        edits: Document = {"command": wanted.hook("pre-tool-use"), "matcher": "Write|Edit|StrReplace|TabWrite|Delete"}
+        _add_hook(_array(hooks, "preToolUse", file), edits)
+        _add_hook(_array(hooks, "sessionStart", file), {"command": wanted.hook("session-start")})
+        _add_hook(_array(hooks, "sessionEnd", file), {"command": wanted.hook("session-end")})
+
+    return _merged(file, add)
+
+
+def _codex_servers(file: str, wanted: Wanted) -> tuple[str | None, str]:
+    """TOML is added to at its end, since nothing here could write it again with its comments."""
+    server: Document = (
+        {"command": "leasehub", "args": ["mcp-stdio"]}
+        if wanted.is_stdio
+        else {"url": wanted.url, "bearer_token_env_var": TOKEN}
+    )
+    lines = [f"{name} = {json.dumps(value)}" for name, value in server.items()]
+    table = "\n".join(["[mcp_servers.leasehub]", *lines]) + "\n"
+    before = _read(file)
+    found = _toml(file, before or "")
+    servers = found.get("mcp_servers", {})
+    there = servers.get("leasehub") if isinstance(servers, dict) else None
+    if there is not None:
+        if not isinstance(there, dict) or not server.items() <= there.items():
+            raise Usage(f"{file} has another [mcp_servers.leasehub] already; make it this one by hand:\n{table}")
+        return before, before or ""
+    after = f"{before.rstrip(chr(10))}\n\n{table}" if before and before.strip() else table
+    _toml(file, after)
+    return before, after
+
+
+AGENTS: dict[str, dict[str, Callable[[str, Wanted], tuple[str | None, str]]]] = {
+    "claude": {".mcp.json": _claude_servers, ".claude/settings.json": _claude_hooks},
+    "codex": {".codex/config.toml": _codex_servers, ".codex/hooks.json": _codex_hooks},
+    "cursor": {".cursor/mcp.json": _cursor_servers, ".cursor/hooks.json": _cursor_hooks},
+}
+
+
+def _add_server(found: Document, server: Document) -> None:
+    servers = _object(found, "mcpServers", "the file")
+    there = servers.get("leasehub")
+    others = STDIO if "url" in server else HTTP
+    kept = {name: value for name, value in there.items() if name not in others} if isinstance(there, dict) else {}
+    servers["leasehub"] = {**kept, **server}
+
+
+def _add_groups(found: Document, wanted: Wanted, edits: str, end: str | None = None) -> None:
+    hooks = _object(found, "hooks", "the file")
+    _add_group(_array(hooks, "PreToolUse", "the file"), wanted.hook("pre-tool-use"), edits)
+    _add_group(_array(hooks, "SessionStart", "the file"), wanted.hook("session-start"))
+    if end is not None:
+        _add_group(_array(hooks, end, "the file"), wanted.hook("session-end"))
+
+
+def _add_group(groups: list[object], command: str, matcher: str | None = None) -> None:
+    for group in groups:
+        inner = group.get("hooks") if isinstance(group, dict) else None
+        if isinstance(inner, list) and _renew(inner, command):
+            return
+    hook = {"type": "command", "command": command, "timeout": HOOK_SECONDS}
+    groups.append({**({} if matcher is None else {"matcher": matcher}), "hooks": [hook]})
+
+
+def _add_hook(hooks: list[object], hook: Document) -> None:
+    if not _renew(hooks, str(hook["command"])):
+        hooks.append(hook)
+
+
+def _renew(hooks: list[object], command: str) -> bool:
+    """Whether it was there, perhaps with other flags."""
+    stem = command.partition(" --")[0]
+    for hook in hooks:
+        if isinstance(hook, dict) and str(hook.get("command", "")).partition(" --")[0] == stem:
+            hook["command"] = command
+            return True
+    return False
+
+
+def _object(found: Document, name: str, where: str) -> Document:
+    value = found.setdefault(name, {})
+    if not isinstance(value, dict):
+        raise Usage(f'{where} has a "{name}" that is not an object')
+    return value
+
+
+def _array(found: Document, name: str, where: str) -> list[object]:
+    value = found.setdefault(name, [])
+    if not isinstance(value, list):
+        raise Usage(f'{where} has a "{name}" that is not a list')
+    return value
+
+
+def _merged(file: str, add: Callable[[Document], None]) -> tuple[str | None, str]:
+    """What is in the file, and what is to be: all of it, and what is added."""
+    before = _read(file)
+    try:
+        found = json.loads(before) if before and before.strip() else {}
+    except ValueError as error:
+        raise Usage(f"{file} is left alone, since it is not valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Usage(f"{file} is left alone, since it is not a JSON object")
+    was = json.dumps(found)
+    add(found)
+    if before is not None and json.dumps(found) == was:
+        return before, before
+    return before, json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+def _toml(file: str, text: str) -> Members:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Usage(f"{file} is left alone, since it is, or would be, no valid TOML: {error}") from None
+
+
+def _read(file: str) -> str | None:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Usage(f"cannot read {file}: {error}") from None
+
+
+def _write(file: str, text: str) -> None:
+    """All of it or nothing, where a link points to and with the mode that it has."""
+    place = os.path.realpath(file)
+    try:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        mode = os.stat(place).st_mode & 0o777 if os.path.exists(place) else 0o644
+        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(place), prefix=".leasehub-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            os.fchmod(descriptor, mode)
+            stream.write(text)
+        os.replace(temporary, place)
+    except OSError as error:
+        raise Usage(f"cannot write {file}: {error}") from None
