@@ -1,0 +1,111 @@
+"""The examples of docs/examples, executed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import ROOT
+
+EXAMPLES = ROOT / "docs" / "examples"
+SHIM = f"""#!/bin/sh
+exec {sys.executable} -P -c 'import sys; from leasehub.cli import main; sys.exit(main())' "$@"
+"""
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Runs a command as somebody, with `leasehub` on the PATH."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "leasehub").write_text(SHIM)
+    (programs / "leasehub").chmod(0o755)
+    (programs / "python3").symlink_to(sys.executable)
+
+    def run(who, *command, cwd=tmp_path, **environment):
+        path = f"{programs}:{os.environ['PATH']}"
+        identity = {f"GIT_{role}_{what}": "x@y" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env={**who.environment, "PATH": path, **identity, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def clones(shell, alice, tmp_path, kind):
+    """Two clones of one repository, each with the hook."""
+    shell(alice, "git", "init", "--bare", "-b", "main", f"{kind}.git")
+    for name in ("one", "two"):
+        shell(alice, "git", "clone", f"{kind}.git", name)
+        (tmp_path / name / ".git" / "hooks" / "pre-push").symlink_to(EXAMPLES / "pre-push")
+    shell(alice, "git", "commit", "--allow-empty", "-m", "first", cwd=tmp_path / "one")
+    return tmp_path / "one", tmp_path / "two"
+
+
+def test_of_two_clones_that_push_one_is_refused(shell, alice, bob, clones):
+    one, two = clones
+    pushed = shell(alice, "git", "push", "origin", "HEAD:main", cwd=one)
+    assert pushed.returncode == 0, pushed.stderr
+    shell(alice, "git", "commit", "--allow-empty", "-m", "second", cwd=one)
+    assert shell(alice, "git", "push", "origin", "HEAD:main", cwd=one).returncode == 0
+    for who in (bob, alice):
+        shell(who, "git", "fetch", cwd=two)
+        shell(who, "git", "checkout", "-B", "main", "origin/main", cwd=two)
+        shell(who, "git", "commit", "--allow-empty", "-m", "third", cwd=two)
+        refused = shell(who, "git", "push", "origin", "main", cwd=two)
+        assert refused.returncode != 0
+        assert "somebody else is pushing to main" in refused.stderr
+    assert shell(bob, "git", "push", "origin", "HEAD:topic", cwd=two).returncode == 0
+
+
+@pytest.mark.parametrize(("fail", "refused"), [("open", False), ("closed", True)])
+def test_without_a_server_the_push_goes_as_it_was_told_to(shell, alice, clones, fail, refused):
+    away = {"LEASEHUB_URL": "http://127.0.0.1:9", "LEASEHUB_FAIL": fail}
+    pushed = shell(alice, "git", "push", "origin", "HEAD:main", cwd=clones[0], **away)
+    assert (pushed.returncode != 0) is refused
+    assert "could not be asked" in pushed.stderr
+
+
+def test_a_job_deploys_under_its_lease_and_gives_it_back(shell, alice, kind, tmp_path):
+    job = {"RESOURCE": f"deploy/{kind}", "BUILD": "echo building", "DEPLOY": 'echo "with $LEASEHUB_FENCING_TOKEN"'}
+    ran = shell(alice, str(EXAMPLES / "ci.sh"), **job)
+    assert ran.returncode == 0, ran.stderr
+    first, second = ran.stdout.splitlines()
+    assert first == "building"
+    assert int(second.removeprefix("with ")) > 0
+    assert alice("lease", "status", "--resource", f"deploy/{kind}").said["state"] == "free"
+
+
+def test_a_job_whose_token_is_not_the_newest_does_not_deploy(shell, alice, kind):
+    stale = {
+        "BUILD": "true",
+        "DEPLOY": "echo deployed",
+        "LEASEHUB_RESOURCE_TYPE": "deploy",
+        "LEASEHUB_RESOURCE_ID": kind,
+        "LEASEHUB_FENCING_TOKEN": "1",
+    }
+    ran = shell(alice, str(EXAMPLES / "ci.sh"), "--holding", **stale)
+    assert ran.returncode == 1
+    assert ran.stdout == ""
+    assert "another deployment is under way" in ran.stderr
+
+
+def test_a_job_waits_no_longer_than_it_may(shell, alice, kind):
+    job = {"RESOURCE": f"deploy/{kind}", "BUILD": "true", "DEPLOY": "true", "WAIT": "0"}
+    inner = f'WAIT=0 {EXAMPLES / "ci.sh"}; echo "exit $?"'
+    ran = shell(alice, str(EXAMPLES / "ci.sh"), **{**job, "BUILD": inner})
+    assert "exit 1" in ran.stdout
+
+
+def test_a_build_that_fails_deploys_nothing(shell, alice, kind):
+    job = {"RESOURCE": f"deploy/{kind}", "BUILD": "exit 7", "DEPLOY": "echo deployed"}
+    ran = shell(alice, str(EXAMPLES / "ci.sh"), **job)
+    assert (ran.returncode, ran.stdout) == (7, "")
