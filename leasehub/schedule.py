@@ -38,6 +38,7 @@ def scans() -> list[Scan]:
         Scan("number new events", "leasehub.stamp_feed", 2),
         Scan("forget old answers", "leasehub.forget_old_answers", 60),
         Scan("forget old webhook deliveries", "leasehub.forget_deliveries", 3600),
+        Scan("forget old attempts to sign in", "leasehub.forget_sign_in_attempts", 3600),
         Scan("forget old requests and runs of pools", "pools.forget", 3600),
         Scan("forget readers of notices", "leasehub.forget_readers", 3600),
         Scan("prune free resources", "leases.prune", 600),

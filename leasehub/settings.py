@@ -15,9 +15,13 @@ MAX_INTERVAL_SECONDS = 366 * 86400
 
 
 def positive_int(name: str, default: int, *, at_most: int = MAX_INTERVAL_SECONDS) -> int:
+    return whole_number(name, default, at_least=1, at_most=at_most)
+
+
+def whole_number(name: str, default: int, *, at_least: int, at_most: int) -> int:
     text = env.str(name, default=str(default)).strip()
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:18]) <= at_most):
-        raise ImproperlyConfigured(f"{name} must be a whole number from 1 to {at_most}, not {text!r}.")
+    if not (text.isascii() and text.isdigit() and at_least <= int(text[:18]) <= at_most):
+        raise ImproperlyConfigured(f"{name} must be a whole number from {at_least} to {at_most}, not {text!r}.")
     return int(text)
 
 
@@ -152,6 +156,8 @@ ALLOWED_HOSTS = words("LEASEHUB_ALLOWED_HOSTS", ["*"], form=r"\*|\.?[\w.:\[\]-]+
 CSRF_TRUSTED_ORIGINS = words(
     "LEASEHUB_TRUSTED_ORIGINS", [], form=r"https?://[\w.:\[\]*-]+", example="https://hub.example.org"
 )
+# How many proxies in front append to X-Forwarded-For. What stands there before their entries anybody may have written.
+LEASEHUB_PROXIES = whole_number("LEASEHUB_PROXIES", 0, at_least=0, at_most=10)
 
 
 def databases() -> dict[str, dict[str, object]]:

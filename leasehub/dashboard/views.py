@@ -1,6 +1,7 @@
 """A person's home, the board of live leases, a page per resource, pools and queues, the event log."""
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from leasehub.events import feed
 from leasehub.events.models import Event
 from leasehub.events.types import TYPES
 from leasehub.identity.people import Person, for_people
+from leasehub.identity.sign_in import SignInForm
 from leases import queries as leases
 from leases.models import Resource, public_lease_id
 from leases.queues import queries as queues
@@ -31,7 +33,21 @@ ROWS = 50
 FEW = 8
 STATES = ("held", "unknown")
 
-sign_in = LoginView.as_view(template_name="dashboard/sign_in.html", redirect_authenticated_user=True)
+
+class SignIn(LoginView):
+    template_name = "dashboard/sign_in.html"
+    redirect_authenticated_user = True
+    authentication_form = SignInForm
+
+    def form_invalid(self, form: SignInForm) -> HttpResponse:  # type: ignore[override]  # of this form alone
+        response = super().form_invalid(form)
+        if form.wait is not None:
+            response.status_code = 429
+            response.headers["Retry-After"] = str(math.ceil(form.wait.total_seconds()))
+        return response
+
+
+sign_in = SignIn.as_view()
 sign_out = LogoutView.as_view()
 
 

@@ -16,8 +16,11 @@ from leasehub.admin import NOTHING, Operated, ago, at_database_time, link
 from leasehub.errors import DomainError
 from leasehub.identity import rings, services
 from leasehub.identity.models import ApiKey, Organization, Principal
+from leasehub.identity.sign_in import AdminSignInForm
 
 MOST_ORGANIZATIONS = 50
+
+admin.site.login_form = AdminSignInForm
 
 
 class OrganizationFilter(admin.SimpleListFilter):

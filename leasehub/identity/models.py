@@ -1,4 +1,4 @@
-"""Who acts: organizations, principals, API keys; and the answers remembered for an Idempotency-Key."""
+"""Who acts: organizations, principals, API keys; answers remembered for an Idempotency-Key; attempts to sign in."""
 
 import uuid
 from typing import ClassVar
@@ -132,4 +132,27 @@ class RememberedAnswer(models.Model):
         indexes: ClassVar = [
             # The sweep that forgets old answers.
             models.Index(fields=["created_at"], name="remembered_by_age"),
+        ]
+
+
+class SignInAttempts(models.Model):
+    """How often a password was tried lately: of an account from an address, and of any account from an address.
+
+    Neither name is kept, since people type passwords into the wrong field.
+    """
+
+    subject_sha256 = models.CharField(max_length=64)
+    #: Since the last success, or since nobody tried for long.
+    attempts = models.PositiveIntegerField(default=0)
+    tried_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+        constraints: ClassVar = [
+            # Two rows would each count half of the attempts.
+            models.UniqueConstraint(fields=["subject_sha256"], name="sign_in_attempts_are_counted_once"),
+        ]
+        indexes: ClassVar = [
+            # The sweep that forgets.
+            models.Index(fields=["tried_at"], name="sign_in_by_age"),
         ]

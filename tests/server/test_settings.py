@@ -25,6 +25,7 @@ WRONG = [
     ({"LEASEHUB_WEBHOOK_ALLOW": "http://a.example"}, "LEASEHUB_WEBHOOK_ALLOW must be names like"),
     ({"LEASEHUB_WEBHOOK_ALLOW": "10.0.0"}, "LEASEHUB_WEBHOOK_ALLOW: '10.0.0' is neither"),
     ({"LEASEHUB_DELIVERY_DAYS": "0"}, "LEASEHUB_DELIVERY_DAYS must be a whole number"),
+    ({"LEASEHUB_PROXIES": "-1"}, "LEASEHUB_PROXIES must be a whole number from 0 to 10"),
     ({"LEASEHUB_HTTPS": "yes"}, "LEASEHUB_HTTPS must be 'on' or 'off'"),
     ({"LEASEHUB_JSON_LOGS": "1"}, "LEASEHUB_JSON_LOGS must be 'on' or 'off'"),
     ({"LEASEHUB_LOG_LEVEL": "LOUD"}, "LEASEHUB_LOG_LEVEL must be one of"),
