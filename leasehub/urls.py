@@ -17,6 +17,7 @@ urlpatterns = [
     path("v1/", include("leases.urls")),
     path("v1/", include("handoffs.urls")),
     path("v1/", include("pools.urls")),
+    path("v1/", include("leasehub.explain.urls")),
     path("v1/", include("leasehub.api.urls")),
     path("v1/schema", document.openapi, name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema")),

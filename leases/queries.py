@@ -48,6 +48,12 @@ class Ending:
     resource_type: str
     resource_id: str
     fencing_token: int | None
+    #: Who ended it; None: nobody, it ran out.
+    by: str | None
+    #: Why, where an operator said so.
+    reason: str | None
+    #: The handoff that it went with.
+    handoff_id: str | None
 
 
 def leases(*, organization: int) -> QuerySet[Resource]:
@@ -81,7 +87,7 @@ def resource(*, caller: Caller, resource_type: str, resource_id: str) -> Resourc
 
 def ending(*, organization: int, lease_id: uuid.UUID) -> Ending | None:
     """How the lease ended; None when it lives or never was."""
-    events = Event.objects.filter(organization_id=organization).select_related("principal")
+    events = Event.objects.filter(organization_id=organization).select_related("principal", "actor")
     end = events.filter(lease_id=lease_id, type__in=ENDED_BY).order_by("pk").last()
     if end is not None:
         lifetime_over = end.data.get("lifetime_over") is True
@@ -104,6 +110,9 @@ def _ending(end: Event, ended_by: str, of: Event) -> Ending:
         resource_type=of.resource_type,
         resource_id=of.resource_id,
         fencing_token=of.fencing_token,
+        by=None if end.actor is None else end.actor.handle,
+        reason=end.data.get("reason") if ended_by == "force_released" else None,
+        handoff_id=end.data.get("handoff_id"),
     )
 
 

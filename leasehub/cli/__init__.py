@@ -63,6 +63,7 @@ VERBS = {
     "webhook test": ("webhook", "test"),
     "webhook deliveries": ("webhook", "deliveries"),
     "webhook replay": ("webhook", "replay"),
+    "explain": ("explain", "explain"),
     "key create": ("key", "create"),
     "key list": ("key", "list_keys"),
     "key revoke": ("key", "revoke"),

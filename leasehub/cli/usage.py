@@ -57,6 +57,7 @@ LINES = {
     "webhook test": "--webhook ID [--wait-seconds N]",
     "webhook deliveries": "--webhook ID [--limit N] [--after CURSOR]",
     "webhook replay": "--webhook ID (--delivery ID | --after POSITION [--before POSITION])",
+    "explain": "(--resource TYPE/ID | --request ID)",
     "key create": "--principal HANDLE [--kind agent|service|human] [--label TEXT] [--rings 1,2,3] "
     "[--holder-pattern REGEX] [--expires-at TIME]",
     "key list": "",
@@ -130,6 +131,9 @@ Its stdin, stdout and stderr are passed through; stdout ends with a JSON object 
 COMMAND did not run to its end (refused, usage, unreachable, cannot be started, interrupted, lease lost).
 Exit: COMMAND's own status, 128+n after a signal n, 127 or 126 when it cannot be started, 75 when the lease
 was lost, and 1, 2, 3 as below when it never ran.""",
+    "explain": """\
+Says why a resource is not to be had and how one's own last lease on it ended, or why a request to a pool waits: as JSON
+on stdout, in sentences on stderr, as far as the key may see it.""",
     "mcp-stdio": """\
 MCP over stdin and stdout, a JSON-RPC message a line, for hosts that can only start a process: each goes to the
 server's /mcp with the key of the credentials, under a holder of this process alone (--holder, else LEASEHUB_HOLDER,

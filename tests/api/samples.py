@@ -112,6 +112,8 @@ SAMPLES: dict[str, Sample] = {
     "webhook_replay_delivery": Sample(
         "POST", lambda names: on_webhook(names, f"/deliveries/{names.delivery_id}/replay")
     ),
+    "explain": Sample("GET", lambda names: f"explain?resource_type=deploy&resource_id={names.resource_id}"),
+    "explain_request": Sample("GET", lambda names: f"explain/requests/{names.request_id}"),
     "lease_acquire": Sample("POST", lambda names: "leases", lambda names: resource(names, ttl_seconds=60)),
     "lease_list": Sample("GET", lambda names: f"leases?resource_id={names.resource_id}"),
     "lease_show": Sample("GET", lambda names: f"leases/{names.lease_id}"),

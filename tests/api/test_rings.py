@@ -32,6 +32,8 @@ RINGS: dict[str, int | None] = {
     "webhook_deliveries": 3,
     "webhook_delivery": 3,
     "webhook_replay_delivery": 3,
+    "explain": None,
+    "explain_request": None,
     "lease_acquire": 2,
     "lease_list": 1,
     "lease_show": None,

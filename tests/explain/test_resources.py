@@ -1,0 +1,117 @@
+"""Why a resource is not to be had, and how one's own last lease on it ended."""
+
+from typing import Any
+
+import pytest
+
+from leases import services
+from tests.conftest import Caster, cast
+from tests.leases.conftest import Endings, Held
+from tests.leases.conftest import endings as endings
+
+
+def explained(who: Caster, resource_id: str = "checkout", resource_type: str = "deploy") -> dict[str, Any]:
+    response = who.get(f"explain?resource_type={resource_type}&resource_id={resource_id}")
+    assert response.status_code == 200, response.content
+    body: dict[str, Any] = response.json()["data"]
+    assert body["explanation"] == " ".join([*body["sentences"], body["advice"]]).strip()
+    return body
+
+
+def test_what_nobody_holds_is_free(agent: Caster) -> None:
+    said = explained(agent)
+    assert (said["reason"], said["state"], said["history"], said["last_lease"]) == ("free", "free", [], None)
+    assert said["explanation"] == "deploy/checkout is free: nobody holds it. It can be acquired."
+
+
+def test_who_holds_it_since_when_and_what_for(agent: Caster, teammate: Caster) -> None:
+    agent.acquire(purpose="the release", holder="agent.1", max_lifetime_seconds=600)
+    said = explained(teammate)
+    assert (said["reason"], said["holder"], said["principal"]) == ("held_by_another", "agent.1", "agent")
+    assert "held by agent.1 (agent)" in said["explanation"]
+    assert "for: the release" in said["explanation"]
+    assert "No heartbeat prolongs it" in said["explanation"]
+    assert [event["type"] for event in said["history"]] == ["lease.acquired"]
+    assert explained(agent)["reason"] == "held_by_you"
+    assert "under the holder agent.1" in explained(agent)["explanation"]
+
+
+def test_an_outsider_learns_that_it_is_taken_and_until_when(agent: Caster, organization: Any) -> None:
+    agent.acquire(purpose="secret", holder="agent.secret")
+    blind = cast(organization, "blind", (2,))
+    said = explained(blind)
+    assert said["reason"] == "held_by_another"
+    assert said["explanation"].startswith("deploy/checkout is taken until ")
+    assert "agent" not in str(said) and "secret" not in str(said)
+    told = {name for name, value in said.items() if value not in (None, [], False)}
+    assert told == {
+        "reason", "explanation", "sentences", "advice", "resource_type", "resource_id", "state", "expires_at",
+        "expires_in_ms",
+    }  # fmt: skip
+
+
+def test_another_organization_s_resource_is_like_none(agent: Caster, stranger: Caster) -> None:
+    agent.acquire()
+    agent.acquire("other")
+    nothing = explained(stranger, "nothing")
+    assert str(explained(stranger)).replace("checkout", "nothing") == str(nothing)
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        ("released", "it was released"),
+        ("force_released", "an operator ended it by operator: stuck"),
+        ("taken_over", "it ran out without a heartbeat and was taken over by teammate"),
+        ("reaped", "it ran out without a heartbeat and was reaped"),
+        ("max_lifetime", "its max_lifetime was over"),
+    ],
+)
+def test_how_one_s_last_lease_ended(agent: Caster, endings: Endings, ending: str, words: str) -> None:
+    said = explained(agent, ending)
+    last = said["last_lease"]
+    assert (last["lease_id"], last["ended_by"]) == (endings[ending].lease_id, ending)
+    assert f"{words}." in said["explanation"]
+
+
+def test_who_took_over_is_told_to_those_who_observe(organization: Any, teammate: Caster, clock: Any) -> None:
+    blind = cast(organization, "blind", (2,))
+    Held.by(blind, ttl_seconds=10)
+    clock.move(seconds=10)
+    assert explained(blind)["reason"] == "ran_out"
+    teammate.acquire()
+    said = explained(blind)
+    assert (said["last_lease"]["ended_by"], said["last_lease"]["by"]) == ("taken_over", None)
+    assert "teammate" not in str(said)
+
+
+def test_a_lease_that_went_with_a_handoff(agent: Caster, teammate: Caster) -> None:
+    held = Held.by(agent)
+    offer = {"to_principal": "teammate", "subject_id": "s", "lease_ids": [held.lease_id]}
+    handoff_id = agent.post("handoffs", offer).json()["data"]["handoff_id"]
+    teammate.post(f"handoffs/{handoff_id}/resolve", {"status": "accepted"})
+    last = explained(agent)["last_lease"]
+    assert (last["ended_by"], last["by"], last["handoff_id"]) == ("transferred", "teammate", handoff_id)
+    assert "it was handed on to teammate." in explained(agent)["explanation"]
+
+
+def test_a_task_says_how_often_it_was_tried(agent: Caster, clock: Any) -> None:
+    agent.post("queues/q/tasks", {"max_attempts": 1})
+    claim = agent.post("leases/hot-claim", {"queue": "q", "ttl_seconds": 10}).json()
+    assert "The task is leased, after 1 of 1 attempts" in explained(agent, claim["task_id"], "task")["explanation"]
+    clock.move(seconds=10)
+    services.reap_due()
+    said = explained(agent, claim["task_id"], "task")
+    assert (said["task_state"], said["last_lease"]["ended_by"]) == ("dead", "reaped")
+
+
+def test_a_slot_says_what_is_wrong_with_it(agent: Caster, operator: Caster) -> None:
+    operator.put("pools/phones", {"slots": [{"id": "s1"}]})
+    operator.post("pools/phones/slots/s1/drain")
+    said = explained(agent, "phones/s1", "slot")
+    assert (said["slot_condition"], "drained" in said["explanation"]) == ("draining", True)
+
+
+def test_both_names_are_wanted(agent: Caster) -> None:
+    assert agent.get("explain?resource_type=deploy").status_code == 400
+    assert agent.get("explain?resource_type=a&resource_id=b&x=1").status_code == 400
