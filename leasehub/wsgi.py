@@ -87,7 +87,11 @@ class ApiHandler(PageHandler):
         operation = getattr(request, "operation", OTHER)
         note(operation, _method(request.method), response.status_code, perf_counter() - began)
         if isinstance(response, HttpResponse):
-            return [response.content]
+            return [] if request.method == "HEAD" else [response.content]
+        if request.method == "HEAD":
+            # A stream that nobody reads would go on.
+            response.close()
+            return []
         # A stream ends later; then it sends the signal itself.
         return cast(Iterable[bytes], response)
 

@@ -44,7 +44,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 def of_rest_framework(exception: Exception, context: Mapping[str, object]) -> HttpResponse | None:
     """What the views of others refuse, in the API's shape."""
     if isinstance(exception, exceptions.MethodNotAllowed):
-        return error_response(MethodNotAllowed("This address takes GET.", allow="GET"))
+        return error_response(MethodNotAllowed("This address takes GET.", allow="GET, HEAD"))
     if isinstance(exception, exceptions.APIException):
         return error_response(ValidationError("The request is malformed.", request="is malformed"))
     return None

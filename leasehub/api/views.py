@@ -34,6 +34,7 @@ from leasehub.identity.authentication import Caller, authenticate, recognize
 
 Handler = TypeVar("Handler", bound=Callable[..., HttpResponse])
 METHODS = ("get", "post", "put", "delete")
+ALLOWED = {"get": "GET, HEAD", "post": "POST", "put": "PUT", "delete": "DELETE"}
 # Raised before a service has asked the database whether the key still works.
 BEFORE_THE_SERVICE = (ValidationError, Forbidden, PayloadTooLarge, UnsupportedMediaType)
 
@@ -142,9 +143,11 @@ class Operation(APIView):
 
     def _handler(self, request: HttpRequest) -> Any:
         method = (request.method or "").lower()
+        # What GET would answer, of which the web's handler sends the head alone.
+        method = "get" if method == "head" else method
         handler = getattr(self, method, None) if method in METHODS else None
         if handler is None:
-            allowed = ", ".join(name.upper() for name in METHODS if hasattr(self, name))
+            allowed = ", ".join(ALLOWED[name] for name in METHODS if hasattr(self, name))
             raise MethodNotAllowed(f"This address takes {allowed}.", allow=allowed)
         return handler
 

@@ -316,20 +316,33 @@ def _check_patience(children: list[Child], ready_by: float) -> None:
 
 
 def _announce(facts: Members) -> None:
-    credentials = str(facts["credentials"])
-    lines = [
-        f"LeaseHub is ready at {facts['url']}; Ctrl-C stops it.",
-        f"The key and the admin's password are in {credentials}, for your eyes only.",
-        f"Admin: {facts['url']}/admin/ (user {facts['admin_user']}). API: {facts['url']}/v1/docs",
+    tell("\n".join([f"LeaseHub is ready at {facts['url']}; Ctrl-C stops it.", *_what_next(facts)]))
+    names = ("url", "organization", "principal", "credentials", "admin_user", "first_run")
+    emit({"ok": True, "code": "ready", **{name: facts.get(name) for name in names}})
+
+
+def _what_next(facts: Members) -> list[str]:
+    credentials = facts.get("credentials")
+    if credentials is None:
+        lines = [
+            "This database was set up elsewhere, and that is where its credentials are.",
+            f"Admin: {facts['url']}/admin/. API: {facts['url']}/v1/docs",
+        ]
+        where = [f"  export LEASEHUB_URL={facts['url']} LEASEHUB_TOKEN=lh_…"]
+    else:
+        lines = [
+            f"The key and the admin's password are in {credentials}, for your eyes only.",
+            f"Admin: {facts['url']}/admin/ (user {facts['admin_user']}). API: {facts['url']}/v1/docs",
+        ]
+        is_found = os.path.basename(os.path.dirname(str(credentials))) == ".leasehub"
+        where = [] if is_found else [f"  export LEASEHUB_CREDENTIALS={credentials}"]
+    return [
+        *lines,
         "In another terminal, here:",
+        *where,
         "  leasehub lease acquire --kind demo --ttl 5",
         "  leasehub run --resource deploy/checkout-service -- sleep 60",
     ]
-    if os.path.basename(os.path.dirname(credentials)) != ".leasehub":
-        lines.insert(4, f"  export LEASEHUB_CREDENTIALS={credentials}")
-    tell("\n".join(lines))
-    names = ("url", "organization", "principal", "credentials", "admin_user", "first_run")
-    emit({"ok": True, "code": "ready", **{name: facts.get(name) for name in names}})
 
 
 def _stop(children: list[Child], signals: Signals) -> None:

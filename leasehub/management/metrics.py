@@ -102,8 +102,8 @@ registry.register(Collector())
 
 def metrics(request: HttpRequest) -> HttpResponse:
     """For whoever is on an allowed network, or has the token: the labels are tenants' names."""
-    if request.method != "GET":
-        return error_response(MethodNotAllowed("This address takes GET.", allow="GET"))
+    if request.method not in ("GET", "HEAD"):
+        return error_response(MethodNotAllowed("This address takes GET.", allow="GET, HEAD"))
     if not (is_near(request) or has_token(request)):
         return error_response(Unauthenticated("Metrics are for LEASEHUB_METRICS_ALLOW or with LEASEHUB_METRICS_TOKEN."))
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)

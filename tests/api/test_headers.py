@@ -83,10 +83,10 @@ def test_an_unauthenticated_call_is_told_how_to_authenticate() -> None:
 @pytest.mark.parametrize(
     ("address", "allowed"),
     [
-        ("/v1/leases", "GET, POST"),
-        ("/v1/leases/lease_x", "GET, DELETE"),
+        ("/v1/leases", "GET, HEAD, POST"),
+        ("/v1/leases/lease_x", "GET, HEAD, DELETE"),
         ("/v1/leases/lease_x/heartbeat", "POST"),
-        ("/v1/whoami", "GET"),
+        ("/v1/whoami", "GET, HEAD"),
     ],
 )
 def test_a_wrong_method_is_told_the_right_ones_before_any_key(address: str, allowed: str) -> None:
@@ -145,3 +145,29 @@ def test_no_session_speaks_to_the_api(client: Any, admin_user: Any) -> None:
 @pytest.mark.parametrize("address", ["/v1/leases", "/v1/schema", "/v1/docs"])
 def test_an_odd_accept_header_is_no_failure(agent: Caster, accept: str, address: str) -> None:
     assert wsgi.call("GET", address, headers=bearer(agent, Accept=accept)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/v1/whoami",
+        "/v1/leases",
+        "/v1/leases?limit=x",
+        "/v1/leases/lease_x",
+        "/v1/nothing",
+        "/healthz",
+        "/readyz",
+        "/v1/schema",
+    ],
+)
+def test_head_is_get_without_its_body(agent: Caster, address: str) -> None:
+    whole, head = (wsgi.call(method, address, headers=bearer(agent)) for method in ("GET", "HEAD"))
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert int(head.headers["Content-Length"]) == len(whole.content) > 0
+    assert {*head.headers} == {*whole.headers}
+
+
+def test_head_is_refused_where_get_is(agent: Caster) -> None:
+    refused = wsgi.call("HEAD", "/v1/leases/lease_x/heartbeat", headers=bearer(agent))
+    assert (refused.status_code, refused.headers["Allow"], refused.content) == (405, "POST", b"")
+    assert wsgi.call("HEAD", "/v1/whoami").status_code == 401

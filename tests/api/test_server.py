@@ -152,6 +152,13 @@ def test_a_body_that_never_comes_is_not_taken_for_none(server: Server, agent: Ca
     assert parts(server.raw(request(agent, b"", line=put, length=b"")))[0] == 201
 
 
+def test_head_has_no_body(server: Server, agent: Caster) -> None:
+    for line in (b"HEAD /v1/whoami", b"HEAD /v1/nothing", b"HEAD /llms.txt", b"HEAD /v1/schema", b"HEAD /sign-in"):
+        head, _, body = server.raw(request(agent, line=line, length=b"")).partition(b"\r\n\r\n")
+        assert (body, head[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 404")) == (b"", True), line
+        assert int(re.findall(rb"(?i)content-length: (\d+)", head)[0]) > 0
+
+
 def test_long_addresses_are_not_remembered(server: Server, agent: Caster) -> None:
     from leasehub import wsgi
 

@@ -104,6 +104,17 @@ def test_it_says_once_when_it_is_ready_and_stops_cleanly(start, data):
     assert not server.listens()
 
 
+def test_a_database_that_was_set_up_elsewhere_is_not_said_to_have_its_credentials_here(start, data):
+    (data / "set_up_elsewhere").touch()
+    server = start()
+    said = server.said()
+    assert (said["code"], said["credentials"], said["admin_user"]) == ("ready", None, None)
+    server.process.terminate()
+    _, _, errors = server.ended()
+    assert "None" not in errors
+    assert f"export LEASEHUB_URL=http://127.0.0.1:{server.port} LEASEHUB_TOKEN=" in errors
+
+
 def test_a_second_one_on_the_same_folder_is_refused(start):
     server = start()
     server.said()

@@ -18,8 +18,12 @@ if sys.argv[1] == "bootstrap":
     if (data / "broken").exists():
         sys.exit("CommandError: the disk is full")
     url = sys.argv[sys.argv.index("--url") + 1]
-    facts = {"url": url, "organization": "main", "principal": "admin", "admin_user": "admin"}
-    print(json.dumps({**facts, "credentials": str(data / "credentials.json"), "first_run": True}))
+    facts = {"organization": "main", "principal": "admin", "admin_user": "admin"}
+    if (data / "set_up_elsewhere").exists():
+        facts = dict.fromkeys((*facts, "credentials"))
+    else:
+        facts["credentials"] = str(data / "credentials.json")
+    print(json.dumps({"url": url, **facts, "first_run": facts["credentials"] is not None}))
 else:
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     with (data / "started").open("a") as started:
