@@ -8,4 +8,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "leasehub.settings")
 
 app = Celery("leasehub")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["leasehub.identity", "leasehub.events", "leasehub.mcp", "leases", "handoffs", "pools"])
+app.autodiscover_tasks(
+    ["leasehub.identity", "leasehub.events", "leasehub.mcp", "leases", "handoffs", "pools", "leasehub.management"]
+)

@@ -40,6 +40,13 @@ def words(name: str, default: list[str], *, form: str, example: str) -> list[str
     return given
 
 
+def archive(name: str) -> str:
+    text: str = env.str(name, default="").strip()
+    if text and not Path(text).is_absolute():
+        raise ImproperlyConfigured(f"{name} must be the absolute path of a folder, not {text!r}.")
+    return text
+
+
 def networks(name: str, default: list[str]) -> list[IPv4Network | IPv6Network]:
     given: list[str] = env.list(name, default=default)
     try:
@@ -132,6 +139,9 @@ LEASEHUB_MAX_TTL_SECONDS = positive_int("LEASEHUB_MAX_TTL_SECONDS", 86400)
 LEASEHUB_REAPER_SECONDS = positive_int("LEASEHUB_REAPER_SECONDS", 5)
 # How long a remembered Idempotency-Key can be repeated.
 LEASEHUB_IDEMPOTENCY_HOURS = positive_int("LEASEHUB_IDEMPOTENCY_HOURS", 24, at_most=24 * 366)
+# Older events move out of the journal: to this folder as NDJSON, or for good.
+LEASEHUB_EVENT_DAYS = positive_int("LEASEHUB_EVENT_DAYS", 90, at_most=36_600)
+LEASEHUB_EVENT_ARCHIVE = archive("LEASEHUB_EVENT_ARCHIVE")
 # Whether pools may declare commands: they are code that the workers run.
 LEASEHUB_COMMANDS = switch("LEASEHUB_COMMANDS", "on")
 # Hosts and networks that webhooks may go to although they are not public, and without TLS.

@@ -97,7 +97,8 @@ def ending(*, organization: int, lease_id: uuid.UUID) -> Ending | None:
     if successor is None:
         return None
     start = events.filter(lease_id=lease_id).order_by("pk").first()
-    return _ending(successor, ENDED_BY_SUCCESSOR[successor.type], start or successor)
+    # Retention may have moved out the beginning, which says whose it was.
+    return None if start is None else _ending(successor, ENDED_BY_SUCCESSOR[successor.type], start)
 
 
 def _ending(end: Event, ended_by: str, of: Event) -> Ending:

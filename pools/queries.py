@@ -1,5 +1,7 @@
 """Reads of pools, through the caller's eyes."""
 
+import hashlib
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,6 +55,16 @@ def pool_on_show(*, organization: int, name: str) -> Pool:
     if found is None:
         raise NotFound
     return found
+
+
+def declaration_sha256(*, pool: Pool) -> str:
+    """Of the pool file as it stands in the rows: the event of a declaration carries it instead of the whole."""
+    slots = Slot.objects.filter(pool=pool, is_declared=True).order_by("place", "pk")
+    declared = {
+        "declaration": pool.declaration,
+        "slots": list(slots.values_list("slot_id", "id_value", "kind", "attributes")),
+    }
+    return hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()
 
 
 def slot(*, pool: Pool, slot_id: str) -> Slot:

@@ -75,7 +75,13 @@ def declare(*, actor: Actor, name: str, document: Any) -> tuple[Pool, bool]:
             key=actor.key,
             resource_type="pool",
             resource_id=pool.name,
-            data={"slots": len(file.slots), "added": added, "removed": removed, "changed": changed},
+            data={
+                "slots": len(file.slots),
+                "added": added,
+                "removed": removed,
+                "changed": changed,
+                "declaration_sha256": queries.declaration_sha256(pool=pool),
+            },
         )
         _drop_unsatisfiable(pool, at=at)
         promote(pool, at=at)

@@ -111,3 +111,46 @@ class Feed(models.Model):
 
     def __str__(self) -> str:
         return f"{self.organization} at {self.last_position}"
+
+
+class Snapshot(models.Model):
+    """What the events of a subject came to that retention moved out: from here on the journal can be replayed.
+
+    Kept in the transaction that deletes the events, and only for what is not over: a live lease, a task that may
+    still be claimed, a slot, an open request, a pending or accepted handoff.
+    """
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    #: resource, request or handoff (leasehub.management.invariants.replay).
+    kind = models.CharField(max_length=10)
+    subject_type = models.CharField(max_length=200)
+    subject_id = models.CharField(max_length=200)
+    state = models.JSONField()
+
+    class Meta:
+        default_permissions = ()
+        constraints: ClassVar = [
+            # Of two states of one subject one would be wrong.
+            models.UniqueConstraint(
+                fields=["organization", "kind", "subject_type", "subject_id"], name="snapshot_is_one_per_subject"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.subject_type}/{self.subject_id}"
+
+
+class Inspection(models.Model):
+    """What a check of the invariants found that was asked for in the admin; the last few are kept."""
+
+    at = models.DateTimeField()
+    by = models.CharField(max_length=150)
+    report = models.JSONField()
+
+    class Meta:
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S}"

@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from leasehub.db import clock
+from leasehub.events.webhooks.queries import webhook_backlog
 
 STATEMENT_TIMEOUT_MS = 1000
 #: Beyond this a count of leases stops: it says "at least".
@@ -231,6 +232,16 @@ def feed() -> list[Figures]:
     return [lag, oldest]
 
 
+def webhooks() -> list[Figures]:
+    backlog = Figures("leasehub_webhook_backlog", "What active webhook endpoints are still to be sent.")
+    oldest = Figures("leasehub_webhook_oldest_seconds", "Age of the oldest of it; 0: nothing waits.")
+    with bounded():
+        waiting, seconds = webhook_backlog()
+    backlog.add(float(waiting))
+    oldest.add(seconds)
+    return [backlog, oldest]
+
+
 def beat() -> list[Figures]:
     """Beat notes every 15 seconds what it ran (leasehub.beat)."""
     ages = Figures("leasehub_beat_age_seconds", "Since beat last ran a scan, as far as it has noted; -1: never.")
@@ -257,7 +268,7 @@ def database() -> list[Figures]:
 
 
 #: What /metrics reads, each by itself: one that fails leaves the others.
-READINGS = (held, reaper, pools, commands, handoffs, feed, beat, database)
+READINGS = (held, reaper, pools, commands, handoffs, feed, webhooks, beat, database)
 
 
 def age(at: Any, now: datetime) -> float:

@@ -39,6 +39,8 @@ WRONG = [
     ({"CELERY_BROKER_URL": "filesystem://"}, "CELERY_BROKER_URL must name"),
     ({"CELERY_BROKER_URL": "redis"}, "CELERY_BROKER_URL must name"),
     ({"LEASEHUB_DATA": "/proc/nowhere/data"}, "LEASEHUB_DATA"),
+    ({"LEASEHUB_EVENT_DAYS": "0"}, "LEASEHUB_EVENT_DAYS must be a whole number"),
+    ({"LEASEHUB_EVENT_ARCHIVE": "events"}, "LEASEHUB_EVENT_ARCHIVE must be the absolute path"),
     ({"LEASEHUB_METRICS_ALLOW": "10.0.0.1/8"}, "LEASEHUB_METRICS_ALLOW must be networks"),
     ({"LEASEHUB_METRICS_ALLOW": "example.org"}, "LEASEHUB_METRICS_ALLOW must be networks"),
     ({"LEASEHUB_METRICS_TOKEN": "short"}, "LEASEHUB_METRICS_TOKEN must have at least 16"),
