@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 
 from bench import (
+    client,
     command_line,
     full_database,
     ground,
@@ -31,6 +32,7 @@ PARTS = {
     "handoffs": handoffs.figures,
     "pools": pools.figures,
     "command-line": command_line.figures,
+    "client": client.figures,
     "memory": memory.figures,
 }
 RESULTS = Path(__file__).resolve().parent / "results.md"

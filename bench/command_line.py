@@ -28,7 +28,7 @@ def figures(plan: Plan, base: Ground) -> Iterator[Row]:
         return
     ground.forget_all(base)
     with processes.granian(LEASEHUB, base.environment, HEALTH) as port:
-        command = [*_entry(), "lease", "heartbeat", "--kind", "bench", "--token", str(_token(base, port))]
+        command = [*entry(), "lease", "heartbeat", "--kind", "bench", "--token", str(_token(base, port))]
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
@@ -49,7 +49,7 @@ def figures(plan: Plan, base: Ground) -> Iterator[Row]:
         yield ratio(WHAT, seen, beat, nothing, Goal(2.5, at_least=False), shown=milliseconds)
 
 
-def _entry() -> list[str]:
+def entry() -> list[str]:
     """The installed script where there is one, else what it does."""
     script = shutil.which("leasehub", path=str(Path(sys.executable).parent))
     if script is not None:
