@@ -66,7 +66,7 @@ def setup(arguments: list[str]) -> int:
         for file, (_, after) in files.items():
             tell(f"# {file}\n{after}")
     if transport == "http":
-        say(f"the agent reads the key from {TOKEN} in its environment")
+        say(f"the agent and its hooks need {TOKEN}, and LEASEHUB_URL={url}, in their environment")
     result: dict[str, object] = {
         "ok": True,
         "code": "written" if "write" in given else "printed",

@@ -144,8 +144,9 @@ What coding agents call: the hook's JSON on stdin, the decision as JSON on stdou
 the file has it acquire it. Without an answer of the server --fail open (the default) lets the edit through, closed
 denies it. `doctor` proves with a made-up lease that the hook blocks.""",
     "setup": """\
-Prints what connects an agent, or with --write merges it into the files here: the MCP server, and the hooks. The key is
-read from LEASEHUB_TOKEN in the agent's environment, or with --transport stdio by leasehub itself; it is in no file.""",
+Prints what connects an agent, or with --write merges it into the files here: the MCP server, and the hooks. The key
+is in no file: it is read from LEASEHUB_TOKEN in the agent's environment (LEASEHUB_URL goes with it), or with
+--transport stdio by leasehub itself.""",
     "up": """\
 Starts the embedded server: SQLite, web server, worker and beat, everything under DIR (.leasehub).
 With DATABASE_URL and CELERY_BROKER_URL set it uses those. LEASEHUB_WEB_WORKERS (1) and

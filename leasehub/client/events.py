@@ -1,8 +1,9 @@
 """The feed of events, followed for as long as it is wanted."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from leasehub.client.clock import boot_clock
 from leasehub.client.failures import Unreachable, Usage
 from leasehub.client.patience import Patience
 from leasehub.client.wire import Members, quoted
@@ -34,10 +35,18 @@ class Events:
         while True:
             yield from follower.next_page(Patience(None))
 
-    def follower(self, *, after: str | int | None, types: Sequence[str], resource: str | None) -> "Follower":
+    def follower(
+        self,
+        *,
+        after: str | int | None,
+        types: Sequence[str] = (),
+        resource: str | None = None,
+        away: Callable[[Unreachable], None] = lambda lost: None,
+    ) -> "Follower":
+        """``away`` is called once for each time that the server is away."""
         filters = f"&types={quoted(','.join(types))}" if types else ""
         filters += f"&resource={quoted(resource)}" if resource else ""
-        return Follower(self._hub, None if after is None else str(after), filters)
+        return Follower(self._hub, None if after is None else str(after), filters, away)
 
     def end(self) -> str:
         """The cursor from which on everything is still to come."""
@@ -50,33 +59,39 @@ class Events:
 
 
 class Follower:
-    def __init__(self, hub: "Hub", cursor: str | None, filters: str) -> None:
+    def __init__(self, hub: "Hub", cursor: str | None, filters: str, away: Callable[[Unreachable], None]) -> None:
         self.cursor = cursor
         self._hub = hub
         self._filters = filters
+        self._away = away
         self._waiting = f"&wait_seconds={WAIT_SECONDS}"
         self._was_there = False
         self._failures = 0
 
     def next_page(self, patience: Patience) -> list[Members]:
         """What came next, waited for a while; perhaps nothing yet."""
+        began = boot_clock()
         try:
             page = self._page()
-        except Unreachable:
+        except Unreachable as lost:
             if not self._was_there:
                 raise
+            if not self._failures:
+                self._away(lost)
             self._failures += 1
             pause = min(POLL_SECONDS * 2.0 ** min(self._failures, 10), LONGEST_PAUSE_SECONDS)
             patience.sleep(pause * random.uniform(0.5, 1.0))
             return []
         self.cursor, self._was_there, self._failures = str(page["cursor"]), True, 0
-        if not page["events"] and page["next"] is None and not self._waiting:
-            patience.sleep(POLL_SECONDS)
+        early = POLL_SECONDS - (boot_clock() - began)
+        if not page["events"] and page["next"] is None and early > 0:
+            # So many wait at the server that this call could not, or it does not know how to.
+            patience.sleep(early)
         return list(page["events"])
 
     def _page(self) -> Members:
         if self.cursor is None:
-            self.cursor = self._hub.events.end()
+            self.cursor, self._was_there = self._hub.events.end(), True
         query = f"/v1/events?after={quoted(self.cursor)}&limit={PAGE}{self._filters}"
         try:
             with self._hub.connection() as connection:

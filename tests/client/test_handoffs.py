@@ -37,7 +37,7 @@ def test_an_offer_is_rejected_or_taken_back(hub, bob, name):
         bob.handoffs.accept(sent)
 
 
-def test_an_unknown_addressee_is_named(hub, name):
+def test_an_unknown_addressee_is_named(hub, bob, name):
     with pytest.raises(NotFound) as refused:
         hub.handoffs.send("bobb", name)
     assert refused.value.fields["did_you_mean"]
