@@ -132,3 +132,7 @@ def _lease_id(text: str) -> uuid.UUID | None:
         return uuid.UUID(hex=text.removeprefix("lease_"))
     except ValueError:
         return None
+
+
+# The admin looks for this module alone.
+from leasehub.events.webhooks import admin as webhooks  # noqa: E402, F401

@@ -48,8 +48,11 @@ class OfPrincipal(OrganizationFilter):
 
 def organization_links(organization: Organization) -> SafeString:
     """To everything that is the organization's."""
-    lists = ("identity_principal", "identity_apikey", "leases_lease", "leases_resource", "leases_queue", "events_event")
-    names = ("principals", "keys", "leases", "resources", "queues", "events")
+    lists = (
+        "identity_principal", "identity_apikey", "leases_lease", "leases_resource", "leases_queue", "events_event",
+        "events_webhookendpoint",
+    )  # fmt: skip
+    names = ("principals", "keys", "leases", "resources", "queues", "events", "webhooks")
     links = [
         link(f"{reverse(f'admin:{address}_changelist')}?organization={organization.pk}", name)
         for address, name in zip(lists, names, strict=True)

@@ -86,7 +86,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='webhookdelivery',
-            index=models.Index(condition=models.Q(('state', 'pending')), fields=['endpoint', 'id'], name='webhook_pending'),
+            index=models.Index(fields=['endpoint', 'state', 'id'], name='webhook_to_send'),
+        ),
+        migrations.AddIndex(
+            model_name='webhookdelivery',
+            index=models.Index(fields=['state', '-id'], name='webhook_delivery_by_state'),
         ),
         migrations.AddIndex(
             model_name='webhookdelivery',

@@ -158,13 +158,16 @@ def _claimed(
 
 
 def _of_feed(row: WebhookEndpoint, event: Event, at: datetime) -> WebhookDelivery:
-    delivery, _ = WebhookDelivery.objects.get_or_create(
+    # The row of the event after the cursor, when there is one, is pending: no look into the whole log.
+    begun = WebhookDelivery.objects.filter(endpoint=row, state="pending", purpose=Purpose.FEED, position=event.position)
+    return begun.first() or WebhookDelivery.objects.create(
         endpoint=row,
         purpose=Purpose.FEED,
+        event_id=event.event_id,
         position=event.position,
-        defaults={"event_id": event.event_id, "type": event.type, "created_at": at},
+        type=event.type,
+        created_at=at,
     )
-    return delivery
 
 
 def _event_of(row: WebhookEndpoint, delivery: WebhookDelivery) -> Event | None:

@@ -137,8 +137,10 @@ class WebhookDelivery(models.Model):
         indexes: ClassVar = [
             # The log of an endpoint, newest first.
             models.Index(fields=["endpoint", "-id"], name="webhook_log"),
-            # What is to be sent: a handful of millions.
-            models.Index(fields=["endpoint", "id"], name="webhook_pending", condition=Q(state="pending")),
+            # What an endpoint is to be sent. Not for pending rows alone: SQLite would not see that it serves.
+            models.Index(fields=["endpoint", "state", "id"], name="webhook_to_send"),
+            # The admin's filter by state.
+            models.Index(fields=["state", "-id"], name="webhook_delivery_by_state"),
             # Retention.
             models.Index(fields=["created_at"], name="webhook_delivery_by_age"),
         ]
