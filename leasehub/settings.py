@@ -331,6 +331,7 @@ SPECTACULAR_SETTINGS = {
         "ResourceState": ["free", "held", "unknown"],
         "WebhookState": ["active", "paused", "disabled"],
         "DeliveryState": ["pending", "delivered", "failed"],
+        "CheckStatus": ["ok", "warn", "fail"],
         "TaskState": ["ready", "leased", "done", "dead"],
     },
     "AUTHENTICATION_WHITELIST": [],

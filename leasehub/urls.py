@@ -5,6 +5,7 @@ from django.urls import include, path
 from drf_spectacular.views import SpectacularSwaggerView
 
 from leasehub.api import document, health
+from leasehub.management import api as operators
 from leasehub.management import metrics
 
 handler400 = "leasehub.api.failures.bad_request"
@@ -19,6 +20,7 @@ urlpatterns = [
     path("v1/", include("pools.urls")),
     path("v1/", include("leasehub.explain.urls")),
     path("v1/", include("leasehub.api.urls")),
+    path("v1/doctor", operators.Doctor.as_view()),
     path("v1/schema", document.openapi, name="schema"),
     path("v1/docs", SpectacularSwaggerView.as_view(url_name="schema")),
     path("mcp", include("leasehub.mcp.urls")),

@@ -70,6 +70,7 @@ VERBS = {
     "key rotate": ("key", "rotate"),
     "org create": ("organization", "create"),
     "whoami": ("key", "whoami"),
+    "doctor": ("doctor", "doctor"),
     "version": ("version", "version"),
     "run": ("run", "run"),
     "work": ("work", "work"),

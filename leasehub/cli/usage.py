@@ -65,6 +65,7 @@ LINES = {
     "key rotate": "KEY_ID [--overlap-seconds N]",
     "org create": "NAME",
     "whoami": "",
+    "doctor": "",
     "version": "",
     "run": "(--resource TYPE/ID [--ttl-seconds N] [--holder H] [--purpose TEXT] [--wait-seconds N] | "
     "--pool P [--owner O] [--ttl MINUTES] [--heartbeat-secs N] [--wait-ms N | --no-wait]) -- COMMAND",

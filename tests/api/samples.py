@@ -86,6 +86,7 @@ def on_webhook(names: Names, verb: str = "") -> str:
 
 SAMPLES: dict[str, Sample] = {
     "whoami": Sample("GET", lambda names: "whoami"),
+    "doctor": Sample("GET", lambda names: "doctor"),
     "principal_list": Sample("GET", lambda names: "principals"),
     "principal_create": Sample(
         "POST", lambda names: "principals", lambda names: {"handle": names.handle, "kind": "agent"}

@@ -12,6 +12,7 @@ from tests.conftest import Caster, cast, error_of
 # The ring that an operation takes; None: any key.
 RINGS: dict[str, int | None] = {
     "whoami": None,
+    "doctor": 3,
     "principal_list": 1,
     "principal_create": 3,
     "principal_retire": 3,

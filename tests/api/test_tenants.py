@@ -34,6 +34,9 @@ PATH_PARAMETERS = {"lease_id", "key_id", "handle", "handoff_id", "checkpoint_id"
     "webhook_id",
     "delivery_id",
 }
+# Its answer tells how long things took just now.
+TIMED = {"doctor"}
+FIGURES = re.compile(rb"[-+]?[\d.]+")
 VOLATILE = re.compile(
     rb"(lease_|key_|ckpt_|t_|whk_)[0-9a-f]{32}|whsec_[\w+/=]+|lh_\w+|\d{13,}|\d{4}-\d\d-\d\dT[\d:.]+Z"
 )
@@ -108,7 +111,9 @@ def test_another_organization_s_things_are_like_nothing(name: str, theirs: dict[
     nothing = undone(sample, stranger, Names.of_nothing())
     for names in foreign_names(theirs):
         status, told = undone(sample, stranger, names)
-        if name in MAKERS:
+        if name in TIMED:
+            assert (status, FIGURES.sub(b"~", told)) == (nothing[0], FIGURES.sub(b"~", nothing[1])), names
+        elif name in MAKERS:
             told, expected = VOLATILE.sub(b"~", told), VOLATILE.sub(b"~", nothing[1])
             assert (status, told) == (nothing[0], expected), names
         else:

@@ -52,3 +52,13 @@ def test_whoami_says_which_server_and_from_where(alice, server):
     assert said["principal"] == "alice"
     assert said["url"] == server["url"]
     assert said["credentials"] == "LEASEHUB_URL and LEASEHUB_TOKEN"
+
+
+def test_doctor_examines_the_server(operator, alice):
+    outcome = operator("doctor")
+    said = outcome.said
+    assert (outcome.status == 0) == said["ok"]
+    checks = {check["check"]: check["status"] for check in said["checks"]}
+    assert {checks[name] for name in ("server", "database", "migrations", "clock_of_client")} == {"ok"}
+    assert len(outcome.errors.splitlines()) == len(checks)
+    assert alice("doctor").said["code"] == "forbidden"
