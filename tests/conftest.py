@@ -17,6 +17,9 @@ from leasehub.identity import services as identity
 from leasehub.identity.authentication import Caller, authenticate
 from leasehub.identity.models import Organization, Principal
 from tests import contract
+from tests.installation import bootstrapped, first_run, installation
+
+__all__ = ["bootstrapped", "first_run", "installation"]
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +69,7 @@ def committed_rows_are_deleted() -> Iterator[None]:
 # What migrations and their signals made.
 KEPT_TABLES = ("django_migrations", "django_content_type", "django_celery_beat_", "auth_permission")
 # PostgreSQL passes over deleted rows again and again, so large tables are truncated.
-LARGE_BYTES = 4 * 2**20
+LARGE_BYTES = 2**20
 
 
 def delete_rows() -> None:

@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,14 @@ class Installation:
             command, env=self.environment, capture_output=True, text=True, timeout=LONGEST_WAIT_SECONDS, check=False
         )
 
+    def rows(self, statement: str) -> list[Any]:
+        """What its database answers, without a process of its own."""
+        if address := self.environment["DATABASE_URL"]:
+            with psycopg.connect(address) as database:
+                return database.execute(statement).fetchall()
+        with closing(sqlite3.connect(self.data / "leasehub.sqlite3", timeout=30)) as file:
+            return file.execute(statement).fetchall()
+
     def bootstrap(self, url: str = URL) -> dict[str, Any]:
         done = self.run(*self.command("bootstrap", "--url", url))
         assert done.returncode == 0, done.stderr
@@ -74,24 +85,50 @@ class Installation:
                 process.stdout.close()
 
 
-@pytest.fixture
-def installation(tmp_path: Path) -> Iterator[Installation]:
+@contextmanager
+def prepared(data: Path, like: Installation | None = None) -> Iterator[Installation]:
+    """One without anything, or a copy."""
+    if like is not None:
+        shutil.copytree(like.data, data)
     configured = settings.DATABASES["default"]
     if "postgresql" not in configured["ENGINE"]:
-        made = Installation(tmp_path / "data", "")
-        yield made
-        made.stop()
+        made = Installation(data, "")
+        try:
+            yield made
+        finally:
+            made.stop()
         return
     name = f"leasehub_{uuid.uuid4().hex[:12]}"
+    template = "template1" if like is None else like.environment["DATABASE_URL"].rpartition("/")[2]
     server = {part: configured[part.upper()] or None for part in ("host", "port", "user", "password")}
     with psycopg.connect(dbname="postgres", autocommit=True, **server) as administration:
-        administration.execute(f'CREATE DATABASE "{name}"')
-        made = Installation(tmp_path / "data", os.environ["DATABASE_URL"].rpartition("/")[0] + f"/{name}")
+        administration.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        made = Installation(data, os.environ["DATABASE_URL"].rpartition("/")[0] + f"/{name}")
         try:
             yield made
         finally:
             made.stop()
             administration.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    with prepared(tmp_path / "data") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with prepared(tmp_path_factory.mktemp("first-run") / "data") as made:
+        made.bootstrap()
+        yield made
+
+
+@pytest.fixture
+def bootstrapped(tmp_path: Path, first_run: Installation) -> Iterator[Installation]:
+    """As after its first run, which takes seconds, and so is copied."""
+    with prepared(tmp_path / "data", like=first_run) as made:
+        yield made
 
 
 def eventually(true: Callable[[], bool]) -> None:

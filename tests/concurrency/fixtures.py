@@ -9,7 +9,7 @@ from django.db import connection
 
 from leasehub.identity import services as identity
 from tests.concurrency.frozen import FrozenClock
-from tests.conftest import Caster, cast
+from tests.conftest import Caster, cast, delete_rows
 
 TABLES = (
     "leases_resource",
@@ -42,7 +42,7 @@ def transactional_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[
     """pytest-django's of that name, but that it empties our tables alone: a flush of all of them takes longer."""
     with django_db_blocker.unblock():
         hurry()
-        sweep()
+        delete_rows()
         try:
             yield
         finally:

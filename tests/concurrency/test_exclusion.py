@@ -29,7 +29,7 @@ from tests.concurrency.verbs import Scene, make_scene, operation, using
 from tests.rounds import rounds
 
 CONTENDERS = 64
-ROUNDS = rounds(20, full=200)
+ROUNDS = rounds(9, full=200)
 # What the first readers of a row wait for the others; with locks the others cannot come.
 MEETING_SECONDS = 0.3
 

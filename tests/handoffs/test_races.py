@@ -1,4 +1,4 @@
-"""Two at once: one outcome, tokens grow, one event each. 20 rounds, 200 with LEASEHUB_TEST_ROUNDS=full."""
+"""Two at once: one outcome, tokens grow, one event each. 8 rounds, 200 with LEASEHUB_TEST_ROUNDS=full."""
 
 import threading
 from collections import Counter
@@ -22,7 +22,7 @@ from tests.conftest import Caster
 from tests.handoffs.conftest import resolve, sent
 from tests.rounds import rounds
 
-ROUNDS = rounds(20, full=200)
+ROUNDS = rounds(8, full=200)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -23,7 +23,7 @@ from tests.histories.checker import check, read
 from tests.replay import assert_the_journal_gives_the_state
 from tests.rounds import rounds
 
-SECONDS = rounds(6, full=30)
+SECONDS = rounds(5, full=30)
 CLIENTS = rounds(4, full=8)
 
 

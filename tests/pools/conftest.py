@@ -9,9 +9,6 @@ from pools import runs
 from pools.models import CommandRun, Pool
 from pools.runs import Outcome, Report
 from tests.conftest import Caster
-from tests.installation import installation
-
-__all__ = ["installation"]
 
 WORKER = "here/boot:1:1"
 #: Declares a pool: members of the file, its slots by default one and two.

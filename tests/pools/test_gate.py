@@ -37,24 +37,24 @@ pytestmark = [
 
 
 @pytest.fixture
-def served(installation: Installation) -> Iterator[Installation]:
+def served(bootstrapped: Installation) -> Iterator[Installation]:
     """``leasehub up`` on a database of its own, with leases as short as a second."""
     if shutil.which("psql") is None:
         pytest.fail("psql is missing: apt-get install postgresql-client")
     environment = {"LEASEHUB_MIN_TTL_SECONDS": "1", "LEASEHUB_REAPER_SECONDS": "1"}
-    flags = ("--data", str(installation.data), "--port", str(free_port()))
-    server = installation.start(str(LEASEHUB), "up", *flags, **environment)
+    flags = ("--data", str(bootstrapped.data), "--port", str(free_port()))
+    server = bootstrapped.start(str(LEASEHUB), "up", *flags, **environment)
     assert server.stdout is not None
     assert '"ready"' in server.stdout.readline()
-    yield installation
+    yield bootstrapped
     server.send_signal(signal.SIGTERM)
     server.wait(30)
 
 
 @pytest.fixture
-def urls(installation: Installation) -> Iterator[list[str]]:
+def urls(bootstrapped: Installation) -> Iterator[list[str]]:
     """Of two databases that do not exist yet."""
-    server, _, name = installation.environment["DATABASE_URL"].rpartition("/")
+    server, _, name = bootstrapped.environment["DATABASE_URL"].rpartition("/")
     names = [f"{name}_gate_{number}" for number in (1, 2)]
     yield [f"{server}/{each}" for each in names]
     with psycopg.connect(f"{server}/postgres", autocommit=True) as administration:

@@ -10,10 +10,7 @@ from leasehub.events.webhooks import courier, delivery
 from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
 from leasehub.events.webhooks.sending import Outcome
 from tests.conftest import Caster
-from tests.installation import installation
 from tests.webhooks.receiver import Receiver
-
-__all__ = ["installation"]
 
 LOOPBACK = (frozenset(), (ipaddress.ip_network("127.0.0.0/8"),))
 #: Makes an endpoint of the receiver's; its answer, with the secret.

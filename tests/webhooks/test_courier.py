@@ -182,11 +182,10 @@ sorted(WebhookDelivery.objects.values_list("position", "state", "attempts"))
 
 @pytest.mark.processes
 def test_a_killed_worker_repeats_what_was_under_way_and_loses_nothing(
-    installation: Installation, receivers: Callable[[], Receiver]
+    bootstrapped: Installation, receivers: Callable[[], Receiver]
 ) -> None:
     receiver = receivers()
-    installation.bootstrap()
-    installation.environment["LEASEHUB_WEBHOOK_ALLOW"] = "127.0.0.0/8"
+    bootstrapped.environment["LEASEHUB_WEBHOOK_ALLOW"] = "127.0.0.0/8"
     # A claim that runs out soon, so that nobody waits long for the next worker to make the delivery again.
     short = (
         "import django; django.setup()\n"
@@ -196,19 +195,19 @@ def test_a_killed_worker_repeats_what_was_under_way_and_loses_nothing(
         "from django.core.management import call_command; call_command('worker')"
     )
     receiver.behave = hangs
-    installation.python(MAKE.format(url=receiver.url, count=3))
-    first = installation.start(sys.executable, "-c", short)
+    bootstrapped.python(MAKE.format(url=receiver.url, count=3))
+    first = bootstrapped.start(sys.executable, "-c", short)
     eventually(lambda: len(receiver.got) == 1)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     receiver.behave = lambda connection, receiver: connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
-    second = installation.start(*WORKER)
+    second = bootstrapped.start(*WORKER)
     eventually(lambda: len(receiver.got) >= 4)
     second.send_signal(signal.SIGTERM)
     assert second.wait(timeout=30) == 0
     assert receiver.positions == [1, 1, 2, 3]
     assert receiver.got[0].id == receiver.got[1].id
-    assert installation.python(STATES) == [[1, "delivered", 2], [2, "delivered", 1], [3, "delivered", 1]]
+    assert bootstrapped.python(STATES) == [[1, "delivered", 2], [2, "delivered", 1], [3, "delivered", 1]]
 
 
 def test_no_connection_is_left_open_by_a_trip(

@@ -33,11 +33,7 @@ Resource.objects.bulk_create(
 )
 Resource.objects.count()
 """
-REAPED = """
-from django.db.models import Count
-from leasehub.events.models import Event
-sorted(Event.objects.filter(type="lease.reaped").values_list("resource_id").annotate(Count("pk")))
-"""
+REAPED = "SELECT resource_id, count(*) FROM events_event WHERE type = 'lease.reaped' GROUP BY resource_id"
 WORKER = (sys.executable, "-m", "django", "worker")
 
 
@@ -46,44 +42,41 @@ def expire(installation: Installation, tag: str, count: int = 1) -> None:
 
 
 def is_reaped(installation: Installation, tag: str) -> bool:
-    return any(name.startswith(tag) for name, _ in installation.python(REAPED))
+    return any(name.startswith(tag) for name, _ in installation.rows(REAPED))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_leases_are_reaped_while_nobody_calls_and_the_worker_stops_when_told(installation: Installation, end: int):
-    installation.bootstrap()
-    worker = installation.start(*WORKER, LEASEHUB_REAPER_SECONDS="1")
-    expire(installation, "first")
-    eventually(lambda: is_reaped(installation, "first"))
+def test_leases_are_reaped_while_nobody_calls_and_the_worker_stops_when_told(bootstrapped: Installation, end: int):
+    worker = bootstrapped.start(*WORKER, LEASEHUB_REAPER_SECONDS="1")
+    expire(bootstrapped, "first")
+    eventually(lambda: is_reaped(bootstrapped, "first"))
     worker.send_signal(end)
     assert worker.wait(timeout=20) == 0
 
 
 @pytest.mark.processes
-def test_a_killed_worker_loses_nothing_and_the_next_goes_on(installation: Installation):
-    installation.bootstrap()
-    worker = installation.start(*WORKER)
-    expire(installation, "first")
-    eventually(lambda: is_reaped(installation, "first"))
-    expire(installation, "second", count=50)
+def test_a_killed_worker_loses_nothing_and_the_next_goes_on(bootstrapped: Installation):
+    worker = bootstrapped.start(*WORKER)
+    expire(bootstrapped, "first")
+    eventually(lambda: is_reaped(bootstrapped, "first"))
+    expire(bootstrapped, "second", count=50)
     worker.kill()
     worker.wait()
-    installation.start(*WORKER)
-    eventually(lambda: len(installation.python(REAPED)) == 51)
-    assert all(times == 1 for _, times in installation.python(REAPED))
+    bootstrapped.start(*WORKER)
+    eventually(lambda: len(bootstrapped.rows(REAPED)) == 51)
+    assert all(times == 1 for _, times in bootstrapped.rows(REAPED))
 
 
 @pytest.mark.processes
-def test_two_workers_with_beat_reap_each_lease_once(installation: Installation):
-    installation.bootstrap()
+def test_two_workers_with_beat_reap_each_lease_once(bootstrapped: Installation):
     for _ in range(2):
-        installation.start(*WORKER)
+        bootstrapped.start(*WORKER)
     for turn in range(3):
-        expire(installation, f"turn{turn}", count=20)
-        eventually(lambda turn=turn: is_reaped(installation, f"turn{turn}"))
-    eventually(lambda: len(installation.python(REAPED)) == 60)
-    assert all(times == 1 for _, times in installation.python(REAPED))
+        expire(bootstrapped, f"turn{turn}", count=20)
+        eventually(lambda turn=turn: is_reaped(bootstrapped, f"turn{turn}"))
+    eventually(lambda: len(bootstrapped.rows(REAPED)) == 60)
+    assert all(times == 1 for _, times in bootstrapped.rows(REAPED))
 
 
 SUPERVISOR = """
@@ -95,14 +88,13 @@ time.sleep(600)
 
 
 @pytest.mark.processes
-def test_the_worker_ends_with_a_supervisor_that_was_killed(installation: Installation):
-    installation.bootstrap()
-    supervisor = installation.start(sys.executable, "-c", SUPERVISOR, LEASEHUB_SUPERVISED="1")
+def test_the_worker_ends_with_a_supervisor_that_was_killed(bootstrapped: Installation):
+    supervisor = bootstrapped.start(sys.executable, "-c", SUPERVISOR, LEASEHUB_SUPERVISED="1")
     assert supervisor.stdout is not None
     worker = int(supervisor.stdout.readline())
     try:
-        expire(installation, "first")
-        eventually(lambda: is_reaped(installation, "first"))
+        expire(bootstrapped, "first")
+        eventually(lambda: is_reaped(bootstrapped, "first"))
         supervisor.kill()
         supervisor.wait()
         eventually(lambda: has_ended(worker))
@@ -121,16 +113,15 @@ def has_ended(process: int) -> bool:
 
 
 @pytest.mark.processes
-def test_a_prefork_worker_reaps(installation: Installation):
+def test_a_prefork_worker_reaps(bootstrapped: Installation):
     """`celery -A leasehub worker`, as a fleet runs it; with beat inside, since the test's broker is in memory."""
-    installation.bootstrap()
-    expire(installation, "first", count=5)
+    expire(bootstrapped, "first", count=5)
     code = (
         "from leasehub.celery import app; from leasehub.beat import Beat; beat = Beat(app); beat.start();"
         "app.worker_main(['worker', '--pool=prefork', '--concurrency=2', '--loglevel=WARNING'])"
     )
-    worker = installation.start(sys.executable, "-c", f"import django; django.setup(); {code}")
-    eventually(lambda: len(installation.python(REAPED)) == 5)
+    worker = bootstrapped.start(sys.executable, "-c", f"import django; django.setup(); {code}")
+    eventually(lambda: len(bootstrapped.rows(REAPED)) == 5)
     worker.terminate()
     worker.wait(timeout=30)
 
