@@ -6,7 +6,7 @@ from drf_spectacular.views import SpectacularSwaggerView
 
 from leasehub.api import document, health
 from leasehub.management import api as operators
-from leasehub.management import metrics
+from leasehub.management import metrics, views
 
 handler400 = "leasehub.api.failures.bad_request"
 handler404 = "leasehub.api.failures.not_found"
@@ -31,5 +31,6 @@ urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("metrics", metrics.metrics),
+    path("admin/invariants/", admin.site.admin_view(views.invariants), name="invariants"),
     path("admin/", admin.site.urls),
 ]
