@@ -221,14 +221,14 @@ class ConditionFilter(admin.SimpleListFilter):
 
 @admin.register(Slot)
 class SlotAdmin(MachineWritten):
-    list_display = ("__str__", "organization", "condition", "is_busy", "is_leased", "failures", "error")
+    list_display = ("__str__", "organization", "condition", "use", "failures", "error")
     list_filter = (ConditionFilter, OfPool)
     list_select_related = ("pool__organization",)
     search_fields = ("slot_id", "pool__name")
     ordering = ("pk",)
     actions = ("drain", "undrain", "repair", "reprovision", "check_health")
     fields = (
-        "pool", "slot_id", "kind", "condition", "is_busy", "is_leased", "request_link", "failures", "error",
+        "pool", "slot_id", "kind", "condition", "use", "request_link", "failures", "error",
         "shown_attributes", "runs",
     )  # fmt: skip
 
@@ -284,9 +284,10 @@ class SlotAdmin(MachineWritten):
     def condition(self, slot: Slot) -> str:
         return answers.condition(slot)
 
-    @admin.display(description="leased", boolean=True)
-    def is_leased(self, slot: Slot) -> bool:
-        return slot.lease_id is not None
+    @admin.display(description="state")
+    def use(self, slot: Slot) -> str:
+        in_use = "leased" if slot.lease_id is not None else "free"
+        return f"{in_use}, a command runs" if slot.is_busy else in_use
 
     @admin.display(description="request")
     def request_link(self, slot: Slot) -> SafeString | str:

@@ -14,7 +14,10 @@ from django.test.utils import CaptureQueriesContext
 from leasehub.db import clock as database_clock
 from leasehub.events.models import Event
 from leases.models import Resource
+from tests.browser import browser
 from tests.conftest import Caster
+
+__all__ = ["browser"]
 
 MANY = 20_000
 

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from leasehub.identity.models import Organization
+from tests.browser import browser
 from tests.conftest import Caster, cast
+
+__all__ = ["browser"]
 
 
 @pytest.fixture

@@ -1,22 +1,17 @@
-"""A person's way through the pages, in Debian's chromium. Screenshots are kept in build/screenshots."""
+"""A person's way through the pages, in Debian's chromium."""
 
 import json
-import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 
 from leasehub.identity import services as identity
+from tests.browser import SIZES, keep, no_wider_than_the_screen, open_page
 
-CHROMIUM = Path(os.environ.get("LEASEHUB_TEST_CHROMIUM", "/usr/bin/chromium"))
-SCREENSHOTS = Path(os.environ.get("LEASEHUB_TEST_SCREENSHOTS", "build/screenshots"))
-SIZES = {"desktop": {"width": 1200, "height": 900}, "phone": {"width": 390, "height": 844}}
 PASSWORD = "correct-horse-battery"
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
@@ -65,45 +60,12 @@ def people(transactional_db: None, live_server: Any) -> dict[str, Api]:
     return agents
 
 
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    if not CHROMIUM.exists():
-        pytest.fail(f"{CHROMIUM} is missing: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Without a sandbox: tests may run as root.
-        running = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-def open_page(browser: Any, server: str, size: str = "desktop", **options: Any) -> tuple[Any, list[str]]:
-    """A page, and the list that every complaint of the browser goes to: scripts, styles, refused content."""
-    context = browser.new_context(base_url=server, viewport=SIZES[size], **options)
-    page = context.new_page()
-    page.set_default_timeout(15_000)
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda line: complaints.append(line.text) if line.type in ("error", "warning") else None)
-    return page, complaints
-
-
 def sign_in(page: Any) -> None:
     page.goto("/")
     page.get_by_label("Name").fill("mara")
     page.get_by_label("Password").fill(PASSWORD)
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Sign out").wait_for()
-
-
-def keep(page: Any, name: str, size: str) -> None:
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=str(SCREENSHOTS / f"{name}-{size}.png"), full_page=True)
-
-
-def no_wider_than_the_screen(page: Any) -> bool:
-    return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
 
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
