@@ -38,13 +38,14 @@ def free_port() -> int:
 def served_folder(tmp_path: Path) -> Iterator[Path]:
     """A folder in which ``leasehub up`` is running, with ``.venv`` as in a checkout."""
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("LEASEHUB_", "DATABASE_", "CELERY_"))
     }
     server = subprocess.Popen(
         [LEASEHUB, "up", "--port", str(free_port())],
         cwd=tmp_path,
-        env=environment,
+        env={**environment, "LEASEHUB_WEBHOOK_ALLOW": "127.0.0.1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -83,6 +84,7 @@ def test_the_tour_works_as_it_stands(served_folder: Path, browser: Any) -> None:
     assert_the_queue_was_drained(served_folder, shown)
     assert_every_gate_found_its_slot_clean(shown)
     assert_the_lease_went_along(shown)
+    assert_the_finisher_was_started(shown)
     a_person_accepts(served_folder, browser)
 
 
@@ -114,6 +116,13 @@ def assert_the_lease_went_along(shown: str) -> None:
     assert [owner for owner, _ in acquired] == ["builder", "other"]
     assert int(first) < int(moved) < int(last)
     assert shown.index('"code": "accepted"') < shown.index('"owner":"other"')
+
+
+def assert_the_finisher_was_started(shown: str) -> None:
+    """By the receiver, on the handoff that the feed shows beside it."""
+    (started,) = re.findall(r"finisher starts on (hoff_[0-9a-f]{32})", shown)
+    (told,) = re.findall(r'^\{"event_id":"evt_.*"type":"handoff.created".*$', shown, re.MULTILINE)
+    assert started in told
 
 
 def a_person_accepts(served_folder: Path, browser: Any) -> None:

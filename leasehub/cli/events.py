@@ -30,7 +30,7 @@ def list_events(arguments: list[str]) -> int:
 
 def tail(arguments: list[str]) -> int:
     """One event a line, until a signal or until nobody reads any more."""
-    given = flags.read("events tail", arguments, values=("after", *FILTERS))
+    given = flags.read("events tail", arguments, values=("after", *FILTERS), switches=("follow",))
     known = credentials.find()
     # The follower waits for a server that is away; one that was never there is reported at once.
     hub = Hub(known.url, known.token, retry_seconds=0)

@@ -46,7 +46,7 @@ LINES = {
     "[--run-id ID] [--fence TYPE/ID --token N]",
     "checkpoint get": "(--subject ID --kind K | --checkpoint ID) [--version N]",
     "events list": "[--after CURSOR] [--limit N] [--types TYPE,…] [--resource TYPE/ID]",
-    "events tail": "[--after CURSOR] [--types TYPE,…] [--resource TYPE/ID]",
+    "events tail": "[--follow] [--after CURSOR] [--types TYPE,…] [--resource TYPE/ID]",
     "webhook create": "--url URL [--types TYPE,…] [--description TEXT]",
     "webhook list": "",
     "webhook show": "--webhook ID",
@@ -116,7 +116,7 @@ out) for none, any for whichever. `--state -` reads it from stdin. With --fence 
 is the resource's current one.""",
     "events": """\
 `list` answers a page, from the beginning or --after a cursor. `tail` prints one event a line, from now on or --after
-a cursor, until a signal; an event's position is a cursor too.""",
+a cursor, until a signal; an event's position is a cursor too. --follow says what it does in any case.""",
     "webhook": """\
 `create` has events posted to a URL from now on, all or those of the types, and shows the secret that signs them this
 once; `rotate` makes another one, and both are valid for a day or the overlap. `test` sends one message and waits for

@@ -127,6 +127,23 @@ def test_the_end_is_written_down_though_the_database_was_away_for_a_moment(
     assert failed and receiver.positions == [1]
 
 
+def test_an_endpoint_that_cannot_be_served_delays_no_other(
+    agent: Caster, subscribe: Subscribe, receiver: Receiver, couriers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, well = row(subscribe()), subscribe()
+    body = delivery._body
+
+    def fails_for_one(endpoint: Any, *given: Any) -> bytes:
+        if endpoint.pk == broken.pk:
+            raise ValueError("what nobody thought of")
+        return body(endpoint, *given)
+
+    monkeypatch.setattr(delivery, "_body", fails_for_one)
+    agent.acquire()
+    couriers().look()
+    eventually(lambda: row(well).cursor == 1)
+
+
 def test_a_courier_that_was_told_to_stop_sends_nothing_more(
     agent: Caster, subscribe: Subscribe, receiver: Receiver, couriers: Any
 ) -> None:

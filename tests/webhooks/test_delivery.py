@@ -49,8 +49,9 @@ def test_an_event_is_posted_as_the_feed_shows_it_and_signed(
 def test_an_endpoint_is_told_of_what_happens_after_it_was_made(
     agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver
 ) -> None:
-    agent.acquire("before")
+    agent.acquire("numbered")
     operator.get("events")
+    agent.acquire("not numbered yet")
     subscribe()
     agent.acquire("after")
     send_until_done()

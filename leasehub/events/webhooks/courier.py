@@ -14,7 +14,7 @@ from typing import Any
 
 from celery.signals import worker_ready, worker_shutdown, worker_shutting_down
 from django.conf import settings
-from django.db import connections
+from django.db import InterfaceError, OperationalError, connections
 
 from leasehub.events.webhooks import delivery, sending
 from leasehub.events.webhooks.delivery import Attempt, Due
@@ -60,7 +60,14 @@ class Courier(threading.Thread):
                 return
             if not self._has_room_for(due):
                 continue
-            attempt = delivery.take(endpoint=due.endpoint)
+            try:
+                attempt = delivery.take(endpoint=due.endpoint)
+            except (OperationalError, InterfaceError):
+                raise
+            except Exception:
+                # Whatever is wrong with this one, the others get theirs.
+                logger.exception("webhook endpoint %s cannot be served", due.endpoint)
+                continue
             if attempt is not None:
                 self._send_off(due, attempt)
 

@@ -11,6 +11,7 @@ from leasehub.db import clock
 from leasehub.db.locks import lock_rows
 from leasehub.errors import NotFound, QuotaExceeded, ValidationError
 from leasehub.events import journal
+from leasehub.events.queries import extent
 from leasehub.events.types import TYPES
 from leasehub.events.webhooks import addresses, queries, signing
 from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -53,7 +54,8 @@ def create(
         types=[type for type in TYPES if type in types],
         description=description,
         sealed_secret=sealing.seal(secret.encode()),
-        cursor=queries.last_position(caller.organization),
+        # What has happened but has no number yet is numbered first: it is not told of.
+        cursor=extent(organization=caller.organization).tail,
         next_attempt_at=now,
         created_at=now,
     )
