@@ -3,7 +3,7 @@
 import time
 
 from leasehub.client.clock import boot_clock
-from leasehub.client.failures import Conflict, NotFound, Unreachable
+from leasehub.client.failures import Conflict, Failure, NotFound, Unreachable
 from leasehub.client.wire import fresh_key
 
 TYPE_CHECKING = False
@@ -78,7 +78,14 @@ def release(
                 raise
             time.sleep(0.3 * (attempts - attempt))
         except NotFound:
-            # An earlier attempt ended it, and its answer was lost.
-            if not connection.answers_lost:
+            if not connection.answers_lost or not _was_released(connection, lease_id):
                 raise
             return
+
+
+def _was_released(connection: "Connection", lease_id: str) -> bool:
+    """Whether an earlier attempt ended it, whose answer was lost, and not somebody else."""
+    try:
+        return bool(connection.call("GET", f"/v1/leases/{lease_id}", attempts=1).get("ended_by") == "released")
+    except Failure:
+        return True

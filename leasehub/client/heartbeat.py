@@ -134,9 +134,10 @@ class Heartbeats:
     def _beat(self, due: list[Kept]) -> None:
         sent_at = boot_clock()
         with self._changed:
-            first_deadline = min((kept.deadline.term_at for kept in self._kept), default=sent_at)
-        seconds = min(10.0, max(1.0, min(kept.interval for kept in due)))
-        # Nor may a slow answer make any of them learn of its deadline late.
+            everything = [*self._kept, *due]
+        # A slow answer must neither keep the others from being beaten, nor make any of them learn of its deadline late.
+        seconds = min(10.0, max(1.0, min(kept.interval for kept in everything)))
+        first_deadline = min(kept.deadline.term_at for kept in everything)
         self._connection.timeout = min(seconds, max(0.05, first_deadline - sent_at))
         answers: Sequence[Members | Failure]
         try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # What the server takes.
 ERROR_CHARACTERS = 4000
+PAUSE_SECONDS = 0.25
 
 
 class Loss:
@@ -308,7 +309,7 @@ class Claim(Held):
                         connection.call("POST", path, {"fencing_token": self.fencing_token, **body}, key=key)
                     break
                 except Unreachable as away:
-                    if self.lost:
+                    if self.lost.wait(PAUSE_SECONDS):
                         raise self.lost.failure() from away
         except Refused as refused:
             self._settling = False

@@ -115,6 +115,7 @@ class Hub:
             connection = self._idle.pop() if self._idle else None
         if connection is None:
             connection = Connection(self.known.url, self.known.token, tls=self._tls)
+        connection.close_if_broken()
         connection.timeout, connection.retry_seconds, connection.answers_lost = self.timeout, self.retry_seconds, 0
         try:
             yield connection
@@ -351,7 +352,7 @@ class _Claiming:
                 claim = self.once.ask({**self.body, "wait_seconds": wait_seconds})
             except Unreachable:
                 # A server that has been there may be away for as long as there is to wait.
-                if not self.was_there or self.patience.left() <= 0:
+                if not self.was_there or not self.patience.sleep(PAUSE_SECONDS):
                     raise
                 continue
             if claim:

@@ -101,6 +101,17 @@ class Connection:
         """The HTTP status alone, whatever the answer says; one attempt."""
         return self._exchange(self._request("GET", path, None, None))[0]
 
+    def close_if_broken(self) -> None:
+        """Notices that the server has closed it meanwhile, so that a request is not sent into it and taken for lost."""
+        if self._socket is not None:
+            import select
+
+            watched = select.poll()
+            watched.register(self._socket, select.POLLIN)
+            # Nothing has been asked, so whatever there is to read is the end.
+            if watched.poll(0):
+                self.close()
+
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()

@@ -132,6 +132,24 @@ def test_no_beat_is_sent_once_the_deadline_has_passed():
     assert connection.calls == []
 
 
+def test_a_beat_of_a_long_lease_is_waited_for_no_longer_than_a_short_one_can_bear():
+    connection = Answers()
+    beats, _, renewed = beating(connection, ttl_seconds=3600)
+    short = Kept(
+        lease_id="lease_2",
+        fencing_token=8,
+        ttl_seconds=10,
+        deadline=Deadline(sent_at=boot_clock(), seconds=10),
+        on_lost=lambda refused: None,
+    )
+    beats.heartbeats.keep(short)
+    beats.kept.next_at = 0
+    until(lambda: renewed)
+    beats.heartbeats.drop(short)
+    finished(beats)
+    assert connection.timeout <= 10 / 8
+
+
 class FirstAnswerLost:
     def __init__(self):
         self.sent = []

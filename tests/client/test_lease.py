@@ -1,5 +1,6 @@
 """Leases, and what becomes of them when answers are lost, the server is away, or they are taken away."""
 
+import socket
 import threading
 import time
 
@@ -156,6 +157,41 @@ def test_a_lost_answer_to_the_release_is_no_loss(hub, proxy, name):
         proxy.once(lose_answer, path=f"/v1/leases/{lease.lease_id}")
     assert not lease.lost
     assert hub.status("deploy", name)["state"] == "free"
+
+
+def test_a_lost_answer_to_the_release_of_what_was_taken_away_is_a_loss(hub, proxy, taken_away, name):
+    with pytest.raises(LeaseLost), hub.lease("deploy", name, ttl=3600) as lease:
+        taken_away(lease)
+        proxy.once(lose_answer, path=f"/v1/leases/{lease.lease_id}")
+
+
+def test_a_connection_that_was_closed_meanwhile_is_not_taken_for_a_lost_answer(hub, proxy, name):
+    with hub.connection() as connection:
+        connection.call("GET", "/v1/whoami")
+        ours = connection
+    ours._socket.shutdown(socket.SHUT_RDWR)
+    with hub.connection() as connection:
+        assert connection is ours
+        connection.call("GET", "/v1/whoami")
+        assert connection.answers_lost == 0
+
+
+@pytest.mark.parametrize("refusal", [(429, "QUOTA_EXCEEDED"), (503, "UNAVAILABLE")])
+def test_it_comes_back_when_the_server_says(hub, proxy, refusal):
+    status, code = refusal
+    error = {"code": code, "message": "Later.", "retry_after_ms": 700}
+    proxy.once(lambda handler: handler.reply_json(status, {"error": error}, {"Retry-After": "1"}) or True)
+    began = boot_clock()
+    hub.whoami()
+    assert boot_clock() - began >= 0.7
+
+
+def test_what_the_server_wants_to_be_waited_for_too_long_is_reported_at_once(proxy, alices_key):
+    error = {"code": "UNAVAILABLE", "message": "Later.", "retry_after_ms": 3_600_000}
+    proxy.faults.append(lambda handler: handler.reply_json(503, {"error": error}, {}) or True)
+    with Hub(proxy.url, alices_key, holder="h") as hub, pytest.raises(Unreachable):
+        hub.lease("deploy", "x")
+    assert len(proxy.seen) == 1
 
 
 @pytest.mark.parametrize("fault", [unavailable, too_many, bad_gateway, lose_answer])
