@@ -91,6 +91,32 @@ def test_lost_answers_put_once_claim_once_and_complete_once(hub, proxy, name):
     assert [event["type"] for event in events] == ["task.queued", "task.claimed", "task.completed"]
 
 
+def test_a_wait_finds_again_the_claim_that_it_got_unheard(hub, proxy, bob, name):
+    hub.retry_seconds = 0
+    path, lost, claims = "/v1/leases/hot-claim", threading.Event(), []
+
+    def lose_the_first_claim(handler):
+        if handler.path != path:
+            return False
+        status, headers, content = handler.ask()
+        if status == 200 and not lost.is_set():
+            lost.set()
+            handler.hang_up()
+        else:
+            handler.reply(status, headers, content)
+        return True
+
+    proxy.faults.append(lose_the_first_claim)
+    waiting = threading.Thread(target=lambda: claims.append(hub.claim(name, ttl=8, wait=30)))
+    waiting.start()
+    until(lambda: proxy.of("POST", path) == 2)
+    bob.put(name)
+    waiting.join(60)
+    with claims[0] as claim:
+        assert claim.attempt == 1
+    assert lost.is_set()
+
+
 def test_tasks_through_a_bad_line_are_each_done_once(proxy, alices_key, name):
     """Every third request is not carried out, or carried out unheard."""
     counted = iter(range(10**6))

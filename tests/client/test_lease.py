@@ -152,6 +152,15 @@ def test_a_lost_answer_takes_the_lease_once(hub, proxy, name):
         assert [event["type"] for event in events] == ["lease.acquired"]
 
 
+def test_a_wait_finds_again_what_it_got_unheard(hub, proxy, name):
+    hub.retry_seconds = 0
+    proxy.once(lose_answer, path="/v1/leases")
+    before = boot_clock()
+    with hub.lease("deploy", name, ttl=60, wait=20) as lease:
+        assert proxy.of("POST", "/v1/leases") == 2
+        assert lease.seconds_left < 60 - (boot_clock() - before)
+
+
 def test_a_lost_answer_to_the_release_is_no_loss(hub, proxy, name):
     with hub.lease("deploy", name, ttl=60) as lease:
         proxy.once(lose_answer, path=f"/v1/leases/{lease.lease_id}")
