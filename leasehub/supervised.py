@@ -1,7 +1,9 @@
-"""A process of `leasehub up` ends with its parent, even when that one was killed and could tell nobody."""
+"""How a process of the server ends: with its parent, even when that one was killed and could tell nobody; and what it
+does before, when it is asked to."""
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -34,3 +36,25 @@ def in_order() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(ORDERLY_SECONDS)
     os._exit(1)
+
+
+def when_asked_to_end(do: Callable[[], None]) -> None:
+    """Calls ``do`` from a thread once SIGTERM or SIGINT has come, whoever handles it.
+
+    Python writes the number of every signal that it handles to the wakeup file, whichever handlers the web server
+    installs later. Only the main thread may name that file; elsewhere there is nothing to be done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+    def listen() -> None:
+        # The thread keeps the writer, too: once that is closed, its number may become another file's.
+        with reader, writer:
+            while received := reader.recv(1):
+                if received[0] in (signal.SIGTERM, signal.SIGINT):
+                    do()
+
+    threading.Thread(target=listen, name="when-asked-to-end", daemon=True).start()

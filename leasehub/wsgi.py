@@ -21,8 +21,9 @@ from django.http import HttpRequest, HttpResponse  # noqa: E402
 from django.urls import ResolverMatch, get_resolver  # noqa: E402
 from django.utils.http import parse_header_parameters  # noqa: E402
 
-from leasehub import supervised, urls  # noqa: E402, F401
+from leasehub import detached, supervised, urls  # noqa: E402, F401
 from leasehub.api.parsing import MAX_BODY_BYTES  # noqa: E402
+from leasehub.api.streams import watch  # noqa: E402
 from leasehub.api.timing import OTHER, note  # noqa: E402
 from leasehub.db import functions  # noqa: E402
 
@@ -93,7 +94,8 @@ class ApiHandler(PageHandler):
             response.close()
             return []
         # A stream ends later; then it sends the signal itself.
-        return cast(Iterable[bytes], response)
+        stream = cast(Iterable[bytes], response)
+        return detached.send(stream, status=response.status_code, headers=list(response.items()))
 
     def load_middleware(self, is_async: bool = False) -> None:
         everything = settings.MIDDLEWARE
@@ -116,6 +118,7 @@ def view_of(address: str) -> ResolverMatch:
 
 
 supervised.end_with_parent(supervised.at_once)
+supervised.when_asked_to_end(watch.close)
 
 api = ApiHandler()
 pages = PageHandler()

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,22 @@ ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 180
 
 
+@dataclass(frozen=True)
+class Server:
+    port: int
+    process: "subprocess.Popen[bytes]"
+
+
 @contextmanager
 def serving(log: Path, *, workers: int = 1, **environment: str) -> Iterator[int]:
     """The port of a server that uses the database of this test."""
+    with started(log, workers=workers, **environment) as server:
+        yield server.port
+
+
+@contextmanager
+def started(log: Path, *, workers: int = 1, **environment: str) -> Iterator[Server]:
+    """A server that uses the database of this test."""
     port = free_port()
     with log.open("ab") as output:
         server = subprocess.Popen(
@@ -38,7 +52,7 @@ def serving(log: Path, *, workers: int = 1, **environment: str) -> Iterator[int]
         )  # fmt: skip
         try:
             _await_answer(server, port, log)
-            yield port
+            yield Server(port, server)
         finally:
             server.send_signal(signal.SIGTERM)
             try:

@@ -3,18 +3,19 @@
 import time
 from typing import Annotated, Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from drf_spectacular.utils import OpenApiParameter
 from pydantic import BaseModel, Field, StringConstraints
 
 from leasehub.api import waiting
 from leasehub.api.paging import cursor_number
 from leasehub.api.parsing import MAX_HOLDER_LENGTH, Body, Limit, QueryWait, parse_query
 from leasehub.api.rendering import data, whole_seconds
+from leasehub.api.streams import MEDIA_TYPE, Stream, watch
 from leasehub.api.views import Operation, operation
-from leasehub.errors import ValidationError
+from leasehub.errors import Unavailable, ValidationError
 from leasehub.events import queries
-from leasehub.events.errors import CursorAhead, CursorExpired
-from leasehub.events.following import watch
+from leasehub.events.errors import CursorAhead, CursorExpired, Extent
 from leasehub.events.queries import Reading, View
 from leasehub.events.rendering import event_view
 from leasehub.events.types import TYPES
@@ -25,13 +26,6 @@ CROWDED_RETRY_MS = 1000
 
 
 class ViewQuery(Body):
-    after: Annotated[
-        str | None,
-        Field(
-            description="The cursor of an earlier answer, or `tail`: only what is still to come; from the oldest event"
-            " on file without it"
-        ),
-    ] = None
     types: Annotated[str, StringConstraints(max_length=1000), Field(description="Event types, separated by commas")] = (
         ""
     )
@@ -42,10 +36,23 @@ class ViewQuery(Body):
 
 
 class FeedQuery(ViewQuery):
+    after: Annotated[
+        str | None,
+        Field(
+            description="The cursor of an earlier answer, or `tail`: only what is still to come; from the oldest event"
+            " on file without it"
+        ),
+    ] = None
     limit: Limit = 50
     wait_seconds: Annotated[
         QueryWait, Field(description="How long to wait for an event when there is none; 25 at most")
     ] = 0
+
+
+class StreamQuery(ViewQuery):
+    after: Annotated[
+        str, Field(description="The position to go on after, or `tail`: only what is still to come, as without it")
+    ] = TAIL
 
 
 class Actor(BaseModel):
@@ -74,6 +81,14 @@ class EventPage(BaseModel):
     events: list[EventView]
     next: str | None
     cursor: str
+
+
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    {"type": "string", "maxLength": 19},
+    OpenApiParameter.HEADER,
+    description="The id of the last event that came: goes before `after`",
+)
 
 
 class Events(Operation):
@@ -111,10 +126,48 @@ def awaited(view: View, *, after: int, limit: int, seconds: float) -> Reading:
             follower.bell.clear()
             reading = queries.read(view=view, after=after, limit=limit)
             remaining = deadline - time.monotonic()
-            if reading.events or reading.more or remaining <= 0 or not waiting.let_go_of_connection():
+            has_found = bool(reading.events) or reading.more
+            if has_found or remaining <= 0 or follower.has_ended or not waiting.let_go_of_connection():
                 return reading
             after = reading.cursor
             follower.bell.wait(remaining)
+
+
+class EventStream(Operation):
+    @operation(
+        "event_stream",
+        query=StreamQuery,
+        answers={200: str},
+        media_type=MEDIA_TYPE,
+        parameters=[LAST_EVENT_ID],
+        errors=[CursorAhead, Unavailable],
+        summary="The feed as server-sent events, from a cursor on; from the tail without one",
+    )
+    def get(self, request: HttpRequest) -> StreamingHttpResponse:
+        given = parse_query(request, StreamQuery)
+        view = _view(self.caller, given)
+        known = queries.extent(organization=self.caller.organization)
+        after = _resumed(request, given.after, known)
+        is_expired = after < known.start
+        stream = Stream(
+            view,
+            key=self.caller.key,
+            after=known.tail if is_expired else after,
+            resync=known if is_expired else None,
+        )
+        # Proxies pass each event on at once.
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return StreamingHttpResponse(stream, content_type=MEDIA_TYPE, headers=headers)
+
+
+def _resumed(request: HttpRequest, after: str, known: Extent) -> int:
+    """The position that a stream goes on from. Raises CursorAhead."""
+    # A browser that reconnects repeats the address, too.
+    last: str = request.META.get("HTTP_LAST_EVENT_ID") or after
+    position = known.tail if last == TAIL else cursor_number(last)
+    if position > known.tail:
+        raise CursorAhead(known)
+    return position
 
 
 def _page(reading: Reading, *, retry_after_ms: int | None = None) -> HttpResponse:

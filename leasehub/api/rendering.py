@@ -18,6 +18,7 @@ def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | Non
 
 
 def encoded(body: Any) -> bytes:
+    """As JSON, in one line."""
     try:
         return orjson.dumps(body)
     except TypeError:

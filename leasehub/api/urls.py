@@ -10,6 +10,7 @@ urlpatterns = [
     path("keys/<str:key_id>", identity.RevokeKey.as_view()),
     path("keys/<str:key_id>/rotate", identity.RotateKeySecret.as_view()),
     path("events", events.Events.as_view()),
+    path("events/stream", events.EventStream.as_view()),
     path("webhooks", webhooks.Webhooks.as_view()),
     path("webhooks/<str:webhook_id>", webhooks.Webhook.as_view()),
     path("webhooks/<str:webhook_id>/pause", webhooks.PauseWebhook.as_view()),

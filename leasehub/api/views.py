@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from django.db import InterfaceError, InternalError, OperationalError
-from django.http import HttpRequest, HttpResponse
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.views import APIView
 
 from leasehub.api import parsing
-from leasehub.api.rendering import bytes_response, error_response, json_response
+from leasehub.api.rendering import JSON, bytes_response, error_response, json_response
 from leasehub.api.schema import IDEMPOTENCY_KEY, described, enveloped, error_responses, query_parameters
 from leasehub.db import failures
 from leasehub.errors import (
@@ -32,7 +32,7 @@ from leasehub.errors import (
 from leasehub.identity import idempotency
 from leasehub.identity.authentication import Caller, authenticate, recognize
 
-Handler = TypeVar("Handler", bound=Callable[..., HttpResponse])
+Handler = TypeVar("Handler", bound=Callable[..., HttpResponseBase])
 METHODS = ("get", "post", "put", "delete")
 ALLOWED = {"get": "GET, HEAD", "post": "POST", "put": "PUT", "delete": "DELETE"}
 # Raised before a service has asked the database whether the key still works.
@@ -53,6 +53,8 @@ def operation(
     replayed: Callable[[Caller, dict[str, Any]], dict[str, Any]] | None = None,
     settled: Callable[[Caller, HttpRequest, HttpResponse], HttpResponse] | None = None,
     is_bare: bool = False,
+    media_type: str = JSON,
+    parameters: Sequence[OpenApiParameter] = (),
     summary: str,
 ) -> Callable[[Handler], Handler]:
     """One verb of the API: its name at every door, its ring, its contract.
@@ -61,6 +63,7 @@ def operation(
     Idempotency-Key counts (not for what is idempotent by nature). ``replayed`` brings a remembered answer up to
     date. ``settled`` makes the answer out of the effect's, after its transaction: this is where a call may wait.
     ``answers`` maps a status to the model of what stands under ``data``, or to None; ``is_bare``: it stands alone.
+    An answer of another ``media_type`` than JSON is text. ``parameters``: those beside the query's.
     """
 
     def decorate(handler: Handler) -> Handler:
@@ -75,7 +78,9 @@ def operation(
         marked.replayed = replayed
         marked.settled = settled
         responses: dict[Any, Any] = {
-            status: OpenApiResponse(enveloped(name, model) if model and not is_bare else model, description=summary)
+            (status, media_type): OpenApiResponse(
+                _shown(name, model, is_bare or media_type != JSON), description=summary
+            )
             for status, model in answers.items()
         }
         repeatable = remembers and handler.__name__ in ("post", "put")
@@ -86,11 +91,15 @@ def operation(
             summary=summary,
             request=body,
             responses=responses,
-            parameters=[*query_parameters(query), *([IDEMPOTENCY_KEY] if repeatable else [])],
+            parameters=[*query_parameters(query), *parameters, *([IDEMPOTENCY_KEY] if repeatable else [])],
         )
         return schema(handler)
 
     return decorate
+
+
+def _shown(name: str, model: Any, is_bare: bool) -> Any:
+    return enveloped(name, model) if model and not is_bare else model
 
 
 def _usual_errors(body: type[parsing.Body] | None, repeatable: bool) -> list[type[DomainError]]:

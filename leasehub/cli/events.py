@@ -9,11 +9,12 @@ from leasehub.cli.signals import Signals
 from leasehub.cli.task import connection
 from leasehub.client import credentials, jsontext
 from leasehub.client.events import PAGE
+from leasehub.client.failures import Usage
 from leasehub.client.hub import Hub
 from leasehub.client.patience import Patience
 from leasehub.client.wire import quoted
 
-FILTERS = ("types", "resource")
+VALUES = ("after", "type", "types", "resource", "holder")
 
 
 class Interrupted(Exception):
@@ -21,23 +22,46 @@ class Interrupted(Exception):
 
 
 def list_events(arguments: list[str]) -> int:
-    given = flags.read("events list", arguments, values=("after", "limit", *FILTERS), switches=("pretty",))
+    given = flags.read("events list", arguments, values=("limit", *VALUES), switches=("pretty", "follow"))
+    if "follow" in given:
+        if "limit" in given or "pretty" in given:
+            raise Usage("events list --follow prints one event a line: it takes neither --limit nor --pretty")
+        return _follow(given, given["after"] if "after" in given else _beginning())
     limit = flags.whole("limit", given.get("limit", "50"), least=1, most=PAGE)
-    filters = "".join(f"&{name}={quoted(given[name])}" for name in FILTERS if name in given)
-    answer = connection().call("GET", f"/v1/events?after={quoted(given.get('after', '0'))}&limit={limit}{filters}")
+    asked = {"types": _types(given), **{name: given.get(name) for name in ("after", "resource", "holder")}}
+    filters = "".join(f"&{name}={quoted(value)}" for name, value in asked.items() if value is not None)
+    answer = connection().call("GET", f"/v1/events?limit={limit}{filters}")
     return emit({"ok": True, "code": "listed", **answer}, pretty="pretty" in given)
 
 
+def _beginning() -> str:
+    """The cursor before the oldest event on file."""
+    page = connection().call("GET", "/v1/events?limit=1")
+    return str(page["events"][0]["position"] - 1 if page["events"] else page["cursor"])
+
+
 def tail(arguments: list[str]) -> int:
+    given = flags.read("events tail", arguments, values=VALUES, switches=("follow",))
+    return _follow(given, given.get("after"))
+
+
+def _types(given: flags.Flags) -> str | None:
+    if "type" in given and "types" in given:
+        raise Usage("--type and --types are the same")
+    return given.get("type", given.get("types"))
+
+
+def _follow(given: flags.Flags, after: str | None) -> int:
     """One event a line, until a signal or until nobody reads any more."""
-    given = flags.read("events tail", arguments, values=("after", *FILTERS), switches=("follow",))
     known = credentials.find()
     # The follower waits for a server that is away; one that was never there is reported at once.
     hub = Hub(known.url, known.token, retry_seconds=0)
+    types = _types(given)
     follower = hub.events.follower(
-        after=given.get("after"),
-        types=given["types"].split(",") if "types" in given else (),
+        after=after,
+        types=() if types is None else types.split(","),
         resource=given.get("resource"),
+        holder=given.get("holder"),
         away=lambda lost: say(f"the server is away: {lost}"),
     )
     signals = Signals()

@@ -45,8 +45,8 @@ LINES = {
     "checkpoint save": "--subject ID --kind K --state (JSON | -) [--expected-version (N | any)] [--ttl-seconds N] "
     "[--run-id ID] [--fence TYPE/ID --token N]",
     "checkpoint get": "(--subject ID --kind K | --checkpoint ID) [--version N]",
-    "events list": "[--after CURSOR] [--limit N] [--types TYPE,…] [--resource TYPE/ID]",
-    "events tail": "[--follow] [--after CURSOR] [--types TYPE,…] [--resource TYPE/ID]",
+    "events list": "[--after CURSOR] [--limit N] [--type TYPE,…] [--resource TYPE/ID] [--holder HOLDER] [--follow]",
+    "events tail": "[--follow] [--after CURSOR] [--type TYPE,…] [--resource TYPE/ID] [--holder HOLDER]",
     "webhook create": "--url URL [--types TYPE,…] [--description TEXT]",
     "webhook list": "",
     "webhook show": "--webhook ID",
@@ -115,8 +115,9 @@ Saves the next version of a subject's state: --expected-version is the one that 
 out) for none, any for whichever. `--state -` reads it from stdin. With --fence the write is refused unless the token
 is the resource's current one.""",
     "events": """\
-`list` answers a page, from the beginning or --after a cursor. `tail` prints one event a line, from now on or --after
-a cursor, until a signal; an event's position is a cursor too. --follow says what it does in any case.""",
+`list` answers a page, from the beginning or --after a cursor. `tail`, and `list --follow`, print one event a line and
+go on until a signal: `tail` from now on, both --after a cursor. An event's position is a cursor too. They outlive a
+server that is away, and print nothing twice.""",
     "webhook": """\
 `create` has events posted to a URL from now on, all or those of the types, and shows the secret that signs them this
 once; `rotate` makes another one, and both are valid for a day or the overlap. `test` sends one message and waits for

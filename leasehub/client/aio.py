@@ -406,9 +406,14 @@ class Events:
         self._hub = hub
 
     async def follow(
-        self, *, after: str | int | None = None, types: Sequence[str] = (), resource: str | None = None
+        self,
+        *,
+        after: str | int | None = None,
+        types: Sequence[str] = (),
+        resource: str | None = None,
+        holder: str | None = None,
     ) -> AsyncIterator[Members]:
-        follower = self._hub.hub.events.follower(after=after, types=types, resource=resource)
+        follower = self._hub.hub.events.follower(after=after, types=types, resource=resource, holder=holder)
         stopped = Event()
         try:
             while True:

@@ -18,8 +18,6 @@ WAIT_SECONDS = 20
 # How often to look at a server that cannot wait.
 POLL_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
-# Nothing matches it, so a call goes past as many events as the server looks at in one.
-NOTHING = "resource=-%2F-&limit=1"
 
 
 class Events:
@@ -27,11 +25,16 @@ class Events:
         self._hub = hub
 
     def follow(
-        self, *, after: str | int | None = None, types: Sequence[str] = (), resource: str | None = None
+        self,
+        *,
+        after: str | int | None = None,
+        types: Sequence[str] = (),
+        resource: str | None = None,
+        holder: str | None = None,
     ) -> Iterator[Members]:
         """Every event from a position on, each once, in order, for ever; from now on when ``after`` is None. An
         event's ``position`` is where to go on from. A server that goes away after it was there is waited for."""
-        follower = self.follower(after=after, types=types, resource=resource)
+        follower = self.follower(after=after, types=types, resource=resource, holder=holder)
         while True:
             yield from follower.next_page(Patience(None))
 
@@ -41,21 +44,18 @@ class Events:
         after: str | int | None,
         types: Sequence[str] = (),
         resource: str | None = None,
+        holder: str | None = None,
         away: Callable[[Unreachable], None] = lambda lost: None,
     ) -> "Follower":
         """``away`` is called once for each time that the server is away."""
         filters = f"&types={quoted(','.join(types))}" if types else ""
         filters += f"&resource={quoted(resource)}" if resource else ""
+        filters += f"&holder={quoted(holder)}" if holder else ""
         return Follower(self._hub, None if after is None else str(after), filters, away)
 
     def end(self) -> str:
         """The cursor from which on everything is still to come."""
-        cursor = "0"
-        while True:
-            page = self._hub.call("GET", f"/v1/events?after={quoted(cursor)}&{NOTHING}")
-            cursor = str(page["cursor"])
-            if page["next"] is None:
-                return cursor
+        return str(self._hub.call("GET", "/v1/events?after=tail&limit=1")["cursor"])
 
 
 class Follower:

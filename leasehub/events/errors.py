@@ -1,4 +1,21 @@
+from dataclasses import dataclass
+
 from leasehub.errors import DomainError
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """From where to where the feed of an organization goes."""
+
+    #: The highest position that was moved out: the lowest cursor that loses nothing.
+    start: int
+    #: The highest position.
+    tail: int
+
+    @property
+    def oldest(self) -> int:
+        """The position of the oldest event on file, or of the next one when there is none."""
+        return self.start + 1
 
 
 class CursorAhead(DomainError):
@@ -8,8 +25,8 @@ class CursorAhead(DomainError):
     status = 409
     members = ("tail",)
 
-    def __init__(self, tail: int) -> None:
-        super().__init__(f"The feed ends at position {tail}: this cursor is not one of it.", tail=tail)
+    def __init__(self, known: Extent) -> None:
+        super().__init__(f"The feed ends at position {known.tail}: this cursor is not one of it.", tail=known.tail)
 
 
 class CursorExpired(DomainError):
@@ -19,10 +36,11 @@ class CursorExpired(DomainError):
     status = 410
     members = ("oldest", "tail")
 
-    def __init__(self, oldest: int, tail: int) -> None:
+    def __init__(self, known: Extent) -> None:
         super().__init__(
-            f"Events after this cursor have been moved out. The oldest on file is at {oldest}: go on with"
-            f" after={oldest - 1}, or with after=tail.",
-            oldest=oldest,
-            tail=tail,
+            f"Events after this cursor have been moved out. The oldest on file is at {known.oldest}: go on with"
+            f" after={known.start}, or with after=tail.",
+            oldest=known.oldest,
+            tail=known.tail,
         )
+        self.known = known

@@ -3,13 +3,13 @@
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from django.db.models import BooleanField, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from leasehub.events import feed
-from leasehub.events.errors import CursorAhead, CursorExpired
+from leasehub.events.errors import CursorAhead, CursorExpired, Extent
 from leasehub.events.models import Event, Feed
 from leasehub.events.types import COMMON_TYPES
 from leasehub.identity.authentication import Caller
@@ -29,6 +29,25 @@ class Reading:
     cursor: int
     #: There was more when this was read.
     more: bool
+
+
+class Shown(Protocol):
+    """What a view looks at of an event."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def resource_type(self) -> str: ...
+    @property
+    def resource_id(self) -> str: ...
+    @property
+    def holder(self) -> str: ...
+    @property
+    def principal_id(self) -> int | None: ...
+    @property
+    def actor_id(self) -> int | None: ...
+    @property
+    def addressee_id(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,7 @@ class View:
             events = events.filter(holder=self.holder)
         return events
 
-    def shows(self, event: Event) -> bool:
+    def shows(self, event: Shown) -> bool:
         """Whether ``events`` has it, told without the database."""
         return (
             (self.only_of is None or self.only_of in (event.principal_id, event.actor_id, event.addressee_id))
@@ -70,21 +89,6 @@ class View:
             and (self.resource is None or self.resource == (event.resource_type, event.resource_id))
             and (not self.holder or self.holder == event.holder)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """From where to where the feed of an organization goes."""
-
-    #: The highest position that was moved out: the lowest cursor that loses nothing.
-    start: int
-    #: The highest position.
-    tail: int
-
-    @property
-    def oldest(self) -> int:
-        """The position of the oldest event on file, or of the next one when there is none."""
-        return self.start + 1
 
 
 def extent(*, organization: int) -> Extent:
@@ -127,9 +131,9 @@ def read(*, view: View, after: int, limit: int) -> Reading:
 def check_cursor(after: int, known: Extent) -> None:
     """Raises CursorAhead, CursorExpired."""
     if after > known.tail:
-        raise CursorAhead(known.tail)
+        raise CursorAhead(known)
     if after < known.start:
-        raise CursorExpired(known.oldest, known.tail)
+        raise CursorExpired(known)
 
 
 def of_lease(lease_id: uuid.UUID) -> Q:

@@ -103,6 +103,11 @@ def check_key(caller: Caller) -> None:
         raise Unauthenticated
 
 
+def working_keys(keys: set[int]) -> set[int]:
+    """Those of the keys that still work."""
+    return set(ApiKey.objects.filter(_works(clock.now()), pk__in=keys).values_list("pk", flat=True)) if keys else set()
+
+
 def hash_of(authorization: str | None) -> str:
     scheme, _, given = (authorization or "").partition(" ")
     given = given.strip()
@@ -160,6 +165,8 @@ def _note_use(key: int) -> None:
 
 
 def _working(key: int, at: datetime) -> QuerySet[ApiKey]:
-    return ApiKey.objects.filter(pk=key, revoked_at=None, principal__retired_at=None).filter(
-        Q(expires_at=None) | Q(expires_at__gt=at)
-    )
+    return ApiKey.objects.filter(_works(at), pk=key)
+
+
+def _works(at: datetime) -> Q:
+    return Q(revoked_at=None, principal__retired_at=None) & (Q(expires_at=None) | Q(expires_at__gt=at))

@@ -96,6 +96,7 @@ SAMPLES: dict[str, Sample] = {
     "key_create": Sample("POST", lambda names: "keys", lambda names: {"principal": names.handle, "rings": [3]}),
     "key_revoke": Sample("DELETE", lambda names: f"keys/{names.key_id}"),
     "key_rotate": Sample("POST", lambda names: f"keys/{names.key_id}/rotate", lambda names: {}),
+    "event_stream": Sample("GET", lambda names: f"events/stream?resource=deploy/{names.resource_id}"),
     "event_list": Sample("GET", lambda names: f"events?resource=deploy/{names.resource_id}"),
     "webhook_list": Sample("GET", lambda names: "webhooks"),
     "webhook_create": Sample(

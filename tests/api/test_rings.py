@@ -21,6 +21,7 @@ RINGS: dict[str, int | None] = {
     "key_revoke": 3,
     "key_rotate": 3,
     "event_list": None,
+    "event_stream": None,
     "webhook_list": 3,
     "webhook_create": 3,
     "webhook_show": 3,

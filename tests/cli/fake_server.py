@@ -59,7 +59,8 @@ class Leases:
             case "POST", ["tasks", task_id, "complete"]:
                 return 200, self.complete(principal, task_id, body)
             case "GET", ["events"]:
-                events = [event for event in self.events if event["position"] > int(query["after"])]
+                after = len(self.events) if query["after"] == "tail" else int(query["after"])
+                events = [event for event in self.events if event["position"] > after]
                 return 200, {"events": events, "next": None, "cursor": str(len(self.events))}
             case "POST", ["pools", _, "requests"]:
                 request_id = f"req_{uuid.uuid4().hex}"

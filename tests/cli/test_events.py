@@ -17,10 +17,10 @@ pytestmark = pytest.mark.processes
 class Tail:
     """A running tail, and what it has printed so far."""
 
-    def __init__(self, who, folder, *flags):
+    def __init__(self, who, folder, *flags, verb="tail"):
         self.out, self.errors = folder / "out", folder / "errors"
         with self.out.open("w") as out, self.errors.open("w") as errors:
-            self.process = who.start("events", "tail", *flags, stdout=out, stderr=errors)
+            self.process = who.start("events", verb, *flags, stdout=out, stderr=errors)
 
     def resources(self):
         return [json.loads(line)["resource_id"] for line in self.out.read_text().splitlines()]
@@ -67,6 +67,43 @@ def test_tail_prints_what_comes_one_event_a_line_and_nothing_older(alice, kind, 
     assert len(set(told)) == len(told)
     assert f"{kind}-old" not in told
     assert tail.end() == 128 + signal.SIGTERM
+    assert tail.errors.read_text() == ""
+
+
+def test_events_are_found_by_type_and_holder_under_either_name(alice, kind):
+    token = acquired(alice, kind)["token"]
+    alice("lease", "release", "--kind", kind, "--token", token)
+    flags = ["--resource", f"kind/{kind}"]
+    for name in ("--type", "--types"):
+        some = alice("events", "list", *flags, name, "lease.released").said
+        assert [event["type"] for event in some["events"]] == ["lease.released"]
+    [event, _] = alice("events", "list", *flags, "--holder", some["events"][0]["holder"]).said["events"]
+    assert event["type"] == "lease.acquired"
+    assert alice("events", "list", *flags, "--holder", "nobody").said["events"] == []
+    twice = alice("events", "list", "--type", "lease.released", "--types", "lease.released")
+    assert (twice.status, twice.said["code"]) == (2, "usage")
+
+
+def test_a_list_can_be_followed_and_begins_at_the_beginning(alice, kind, tmp_path):
+    acquired(alice, f"{kind}-old")
+    flags = ["--resource", f"kind/{kind}-old", "--follow"]
+    listed = Tail(alice, tmp_path, *flags, verb="list")
+    until(lambda: listed.resources() == [f"{kind}-old"])
+    assert listed.end() == 128 + signal.SIGTERM
+    refused = alice("events", "list", "--follow", "--limit", "1")
+    assert (refused.status, refused.said["code"]) == (2, "usage")
+
+
+def test_a_signal_ends_a_tail_that_waits_for_the_server(alice, kind, tmp_path):
+    acquired(alice, kind)
+    tail = Tail(alice, tmp_path, "--follow", "--after", "0", "--resource", f"kind/{kind}")
+    until(lambda: tail.resources() == [kind])
+    # By now, or soon, it waits for the next.
+    time.sleep(0.5)
+    began = time.monotonic()
+    assert tail.end(signal.SIGINT) == 128 + signal.SIGINT
+    # Far from the 25 s that the server is asked to wait.
+    assert time.monotonic() - began < 20
     assert tail.errors.read_text() == ""
 
 

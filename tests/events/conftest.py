@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehub.events.following import watch
+from leasehub.api.streams import watch
 from tests.conftest import Caster
 
 

@@ -10,8 +10,8 @@ import pytest
 from django.db import connection, connections
 
 from leasehub.api import waiting as places
+from leasehub.api.streams import watch
 from leasehub.db import clock
-from leasehub.events.following import watch
 from leasehub.identity.models import ApiKey
 from tests.conftest import Caster, cast, error_of
 from tests.events.conftest import followers, tail, until
@@ -44,6 +44,11 @@ def ask(caster: Caster, query: str) -> Any:
         return caster.get(f"events?{query}")
     finally:
         connection.close()
+
+
+def has_looked() -> bool:
+    with watch._lock:
+        return all(channel.position is not None for channel in watch._channels.values())
 
 
 def answered(sent: "Future[Any]") -> list[str]:
@@ -84,6 +89,7 @@ def test_events_of_others_and_of_other_things_wake_nobody(
         waiting(blind),
     ]
     followed = [follower for channel in watch._channels.values() for follower in channel.followers]
+    until(has_looked)
     until(lambda: not any(follower.bell.is_set() for follower in followed))
     rung = []
     for follower in followed:

@@ -1,0 +1,84 @@
+"""Streams of a real web server: in threads of their own, and gone when it stops."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehub.db import clock
+from leasehub.identity.models import ApiKey
+from tests.conftest import Caster, cast
+from tests.events.streaming import Reader
+from tests.servers import Api, Server, started
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.processes]
+
+#: More than the server has threads.
+READERS = 12
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with started(tmp_path / "server.log", LEASEHUB_STREAMS=str(READERS)) as running:
+        yield running
+
+
+@pytest.fixture
+def read(server: Server) -> Iterator[Callable[..., Reader]]:
+    begun: list[Reader] = []
+
+    def begin(caster: Caster, **headers: str) -> Reader:
+        begun.append(Reader(server.port, caster.secret, **headers))
+        return begun[-1]
+
+    yield begin
+    for reader in begun:
+        reader.close()
+
+
+def test_streams_leave_the_threads_to_short_calls_and_end_with_their_key_or_the_server(
+    agent: Caster, organization: Any, server: Server, read: Callable[..., Reader]
+) -> None:
+    passing = cast(organization, "passing")
+    readers = [read(agent) for _ in range(READERS - 1)]
+    leaving = read(passing)
+    assert {reader.response.status for reader in [*readers, leaving]} == {200}
+    assert read(agent).response.status == 503
+
+    # Though every thread of the web server would be taken by now.
+    api = Api(server.port, agent.secret)
+    assert api.get("/v1/whoami")["data"]["principal"] == "agent"
+    agent.acquire("new")
+    for reader in [*readers, leaving]:
+        told = reader.next(among=("lease.acquired",))
+        assert told is not None and told.data["resource_id"] == "new"
+    api.close()
+
+    ApiKey.objects.filter(principal=passing.principal).update(revoked_at=clock.now())
+    assert leaving.has_ended()
+    assert read(passing).response.status == 401
+
+    # Its place is free, and from where it was another goes on.
+    other = read(agent, **{"Last-Event-ID": "0"})
+    assert other.response.status == 200
+    assert other.positions(2)[1:] == [1]
+
+    began = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert all(reader.has_ended() for reader in [*readers, other])
+    server.process.wait(20)
+    # Far from granian's own patience with what does not end by itself.
+    assert time.monotonic() - began < 15
+
+
+def test_a_place_is_free_again_when_its_reader_is_gone(agent: Caster, read: Callable[..., Reader]) -> None:
+    readers = [read(agent) for _ in range(READERS)]
+    for reader in readers:
+        reader.close()
+    give_up = time.monotonic() + 20
+    while read(agent).response.status != 200:
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
