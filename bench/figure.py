@@ -26,6 +26,7 @@ class Plan:
     processes: int = 40
     slots: int = 5000
     waiters: int = 1000
+    tool_calls: int = 1000
 
 
 QUICK = Plan(
@@ -46,6 +47,7 @@ QUICK = Plan(
     # As many as can be granted in its second: none may have to wait.
     slots=5000,
     waiters=40,
+    tool_calls=100,
 )
 
 

@@ -22,6 +22,7 @@ FIGURES = (
     "p95 of a slot granted at once",
     "status of a pool",
     "draining a queue over 50 slots",
+    "acquire through MCP, CPU time against the API",
     "leasehub lease heartbeat, the whole process",
     "memory of leasehub up at rest",
 )

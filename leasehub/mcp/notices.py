@@ -4,19 +4,22 @@ The notices are events of the journal, and requests of pools that wait to be fet
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from django.db import connection, transaction
+from psycopg.types.numeric import Int8
 
 from handoffs import queries as handoffs
 from handoffs.models import Handoff
-from leasehub.db import clock
+from leasehub.db import clock, functions
 from leasehub.db.locks import lock_rows
 from leasehub.events.models import Event
-from leasehub.events.queries import RARE, first_since
+from leasehub.events.queries import first_since
 from leasehub.identity.authentication import Caller
 from leasehub.mcp.models import Reader
 from leases.models import public_lease_id
@@ -24,7 +27,6 @@ from pools.models import Request, public_request_id
 
 #: As many are told at a time; the next ones once these were read.
 MOST_TOLD = 10
-MOST_LOOKED_AT = 200
 #: More ids than this are not kept above the floor.
 MOST_SEEN = 100
 #: The floor follows when it has fallen so far behind.
@@ -32,39 +34,10 @@ FAR_BEHIND = 5000
 FORGET_AFTER = timedelta(days=30)
 FORGET_BATCH = 1000
 
-# One statement, every part of it by an index that the journal has anyway: what the reaper and operators ended, what
-# became of handoffs and requests, takeovers, grants that wait to be fetched. Literals, because SQLite takes a partial
-# index only for a query that repeats its condition.
-UNREAD = f"""
-WITH reader AS (SELECT floor, seen FROM mcp_reader WHERE key_id = %(key)s AND holder = %(holder)s),
-news (kind, id) AS (
-    SELECT 'event', id FROM events_event
-    WHERE type IN ('lease.reaped', 'task.dead') AND organization_id = %(organization)s
-        AND id > (SELECT floor FROM reader) AND principal_id = %(principal)s AND holder = %(holder)s
-        AND (type = 'lease.reaped' OR actor_id IS NULL)
-    UNION ALL
-    SELECT 'event', id FROM events_event
-    WHERE {RARE} AND id > (SELECT floor FROM reader) AND organization_id = %(organization)s AND (
-        (type IN ('lease.force_released', 'pool.dropped', 'pool.grant_failed')
-            AND principal_id = %(principal)s AND holder = %(holder)s)
-        OR (type IN ('handoff.accepted', 'handoff.rejected', 'handoff.expired', 'handoff.completed')
-            AND principal_id = %(principal)s)
-        OR (type IN ('handoff.created', 'handoff.withdrawn') AND addressee_id = %(principal)s)
-        OR (type = 'lease.taken_over' AND NOT (principal_id = %(principal)s AND holder = %(holder)s) AND EXISTS (
-            SELECT 1 FROM events_event AS start WHERE start.lease_id = events_event.previous_lease_id
-                AND start.principal_id = %(principal)s AND start.holder = %(holder)s))
-    ) AND type IN (
-        'lease.force_released', 'pool.dropped', 'pool.grant_failed', 'handoff.accepted', 'handoff.rejected',
-        'handoff.expired', 'handoff.completed', 'handoff.created', 'handoff.withdrawn', 'lease.taken_over')
-    UNION ALL
-    SELECT 'request', id FROM pools_request
-    WHERE state = 'ready' AND fetched_at IS NULL AND principal_id = %(principal)s AND holder = %(holder)s
-)
-SELECT reader.floor, CAST(reader.seen AS text), news.kind, news.id,
-    (SELECT low_water FROM events_feed WHERE organization_id = %(organization)s)
-FROM reader LEFT JOIN news ON 1 = 1
-ORDER BY news.id LIMIT {MOST_LOOKED_AT}
-"""
+QUERY = (Path(__file__).resolve().parent / "sql" / "unread.sql").read_text()
+PORTABLE = re.sub(r"(?<!:):(\w+)", r"%(\1)s", QUERY[QUERY.index("WITH") :])
+#: On PostgreSQL a function, whose plan is kept: planning the query costs more than all the rest of a call.
+FUNCTION = "SELECT * FROM mcp_unread(%s, %s::text, %s, %s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +104,27 @@ def forget_readers(*, batches: int = 100) -> int:
 
 
 def _unread(caller: Caller, holder: str) -> Unread | None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            UNREAD,
-            {
-                "key": caller.key,
-                "holder": holder,
-                "organization": caller.organization,
-                "principal": caller.principal,
-            },
-        )
-        rows = cursor.fetchall()
+    rows = _looked_up(caller, holder)
     if not rows:
         return None
     floor, seen_text, low_water = rows[0][0], rows[0][1], rows[0][4]
     seen = json.loads(seen_text)
     events = [row[3] for row in rows if row[2] == "event" and row[3] not in seen]
     return Unread(floor, seen, events, [row[3] for row in rows if row[2] == "request"], low_water or 0)
+
+
+def _looked_up(caller: Caller, holder: str) -> list[tuple[Any, ...]]:
+    if connection.vendor == "postgresql":
+        return functions.call_many(
+            FUNCTION, (Int8(caller.key), holder, Int8(caller.organization), Int8(caller.principal))
+        )
+    names: dict[str, str | int] = {
+        "key": caller.key, "holder": holder, "organization": caller.organization, "principal": caller.principal
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(PORTABLE, names)
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        return found
 
 
 def _begin(caller: Caller, holder: str) -> None:

@@ -197,6 +197,19 @@ def _identify(request: HttpRequest) -> None:
     request.mcp = Call(known(authorization), request.META.get(HOLDER_HEADER))  # type: ignore[attr-defined]
 
 
+class Headers:
+    """The request's headers for those who ask for a few by name: Django's own gathers them all first."""
+
+    __slots__ = ("_meta",)
+
+    def __init__(self, meta: dict[str, Any]) -> None:
+        self._meta = meta
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        found: str | None = self._meta.get(f"HTTP_{name.upper().replace('-', '_')}", default)
+        return found
+
+
 server = LeaseHubServer()
 Carrying = TypeVar("Carrying", bound=Callable[..., dict[str, Any]])
 
@@ -232,6 +245,7 @@ def endpoint(request: HttpRequest) -> HttpResponse:
     try:
         if request.method == "POST":
             parsing.body_bytes(request)
+        request.__dict__["headers"] = Headers(request.META)
         response = server(request)
     except DomainError as error:
         response = rendering.error_response(error)
