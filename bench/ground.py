@@ -126,8 +126,8 @@ SELECT gen_random_uuid(), %(organization)s, n, CASE n %% 2 WHEN 1 THEN 'lease.ac
 FROM generate_series(1, %(last)s::bigint) AS n
 """
 FEED = """
-INSERT INTO events_feed (organization_id, last_position, low_water, candidate, candidate_xid)
-VALUES (%(organization)s, %(last)s, %(last)s, 0, 0)
+INSERT INTO events_feed (organization_id, last_position, low_water, candidate, candidate_xid, pruned_through)
+VALUES (%(organization)s, %(last)s, %(last)s, 0, 0, 0)
 """
 
 

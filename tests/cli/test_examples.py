@@ -109,3 +109,27 @@ def test_a_build_that_fails_deploys_nothing(shell, alice, kind):
     job = {"RESOURCE": f"deploy/{kind}", "BUILD": "exit 7", "DEPLOY": "echo deployed"}
     ran = shell(alice, str(EXAMPLES / "ci.sh"), **job)
     assert (ran.returncode, ran.stdout) == (7, "")
+
+
+def test_two_agents_at_mcp_hand_a_task_on_with_its_lease(alice, bob, kind):
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / "mcp_session.py"],
+        env={
+            "LEASEHUB_URL": alice.environment["LEASEHUB_URL"],
+            "FIRST_TOKEN": alice.environment["LEASEHUB_TOKEN"],
+            "SECOND_TOKEN": bob.environment["LEASEHUB_TOKEN"],
+            "QUEUE": kind,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = ran.stdout.splitlines()
+    tokens = [int(line.rpartition(" ")[2]) for line in said if " with token " in line]
+    assert tokens == sorted(set(tokens))
+    assert "the other side is told: alice offers you pull-request-7" in ran.stdout
+    assert "the giver is told: bob accepted pull-request-7" in ran.stdout
+    assert "the task is done" in said
+    assert "the giver is told: bob completed pull-request-7" in ran.stdout

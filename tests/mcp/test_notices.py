@@ -8,6 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from leasehub.events import feed
 from leasehub.events.models import Event, Feed
+from leasehub.events.queries import RARE
 from leasehub.mcp import notices
 from leasehub.mcp.models import Reader
 from leases import services
@@ -220,6 +221,7 @@ def test_a_cursor_of_others_does_no_harm(mine: Session, clock: Any) -> None:
     assert told(mine) == [("lease_lost", granted["lease_id"])]
 
 
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="calls of PostgreSQL's functions pass by Django's log")
 def test_a_call_costs_one_statement_more(mine: Session) -> None:
     mine.acquire("one")
     with CaptureQueriesContext(
@@ -238,3 +240,22 @@ def test_readers_of_holders_that_are_gone_are_forgotten(mine: Session, clock: An
     clock.move(days=31)
     assert notices.forget_readers() == 1
     assert told(mine) == []
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="on PostgreSQL the plan of a small table says nothing")
+def test_the_look_for_notices_goes_by_indexes(mine: Session) -> None:
+    mine.acquire()
+    with connection.cursor() as cursor:
+        names = {"key": 1, "holder": "agent", "organization": 1, "principal": 1}
+        cursor.execute(f"EXPLAIN QUERY PLAN {notices.PORTABLE}", names)
+        plan = [row[3] for row in cursor.fetchall()]
+    small = ("SCAN reader", "SCAN news", "SCAN pools_request USING INDEX request_unfetched")
+    assert [line for line in plan if line.startswith("SCAN") and not line.startswith(small)] == []
+    assert [line.partition(" (")[0].rpartition(" ")[2] for line in plan if "SEARCH events_event" in line] == [
+        "event_reaped",
+        "event_by_rare_type",
+    ]
+
+
+def test_the_look_repeats_the_condition_of_the_index_of_rare_types() -> None:
+    assert RARE in notices.QUERY

@@ -2,6 +2,7 @@
 
 import re
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,11 @@ def definition(name: str) -> dict[str, Any]:
 def test_the_tools_are_these(operating: Session) -> None:
     assert list(operating.tools()) == list(server.acts)
     assert sorted(server.acts) == sorted(TOOLS) == sorted(MINIMAL)
+
+
+def test_the_documentation_names_every_tool() -> None:
+    text = (Path(__file__).resolve().parent.parent.parent / "docs" / "mcp.md").read_text()
+    assert [name for name in TOOLS if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("name", TOOLS)

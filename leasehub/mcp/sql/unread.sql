@@ -3,7 +3,8 @@
 --
 -- Every part goes by an index that the journal has anyway: what the reaper and operators ended, what became of handoffs
 -- and requests, takeovers, grants that wait to be fetched. The condition of event_by_rare_type is repeated word for
--- word, because SQLite takes a partial index only then.
+-- word, because SQLite takes a partial index only then; and a plus keeps both databases from the timeline's index, in
+-- which the organization's whole past is.
 WITH reader AS (SELECT floor, seen FROM mcp_reader WHERE key_id = :key AND holder = :holder),
 news (kind, id) AS (
     SELECT 'event', id FROM events_event
@@ -13,7 +14,7 @@ news (kind, id) AS (
     UNION ALL
     SELECT 'event', id FROM events_event
     WHERE NOT (events_event.type IN ('lease.acquired', 'lease.released', 'lease.reaped', 'task.queued', 'task.claimed', 'task.completed', 'pool.queued', 'pool.granted', 'pool.released'))
-        AND id > (SELECT floor FROM reader) AND organization_id = :organization AND (
+        AND id > (SELECT floor FROM reader) AND +organization_id = :organization AND (
         (type IN ('lease.force_released', 'pool.dropped', 'pool.grant_failed')
             AND principal_id = :principal AND holder = :holder)
         OR (type IN ('handoff.accepted', 'handoff.rejected', 'handoff.expired', 'handoff.completed')
