@@ -6,10 +6,13 @@ from typing import ClassVar
 
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 
 from leasehub.identity.models import Organization, Principal
 
 MAX_HOPS = 5
+#: When the status was set.
+LAST_UPDATE = Coalesce("completed_at", "resolved_at", "created_at")
 
 
 class Handoff(models.Model):
@@ -100,6 +103,8 @@ class Handoff(models.Model):
             models.Index(fields=["addressee", "status", "id"], name="handoff_inbox"),
             # The sent box.
             models.Index(fields=["giver", "id"], name="handoff_sent"),
+            # The sent box of A2A: what was updated last comes first.
+            models.Index(F("giver"), LAST_UPDATE.desc(), F("id").desc(), name="handoff_by_update"),
             # The scan for what is past accept_by.
             models.Index(
                 fields=["accept_by"],

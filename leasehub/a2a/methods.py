@@ -294,4 +294,5 @@ def _after(token: str) -> Q:
     if matched is None:
         raise ValidationError("The pageToken is not one of this list.", pageToken="is not one of this list")
     updated = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(matched[1]))
-    return Q(updated__lt=updated) | Q(updated=updated, pk__lt=int(matched[2]))
+    # The first condition says where in the index to begin.
+    return Q(updated__lte=updated) & (Q(updated__lt=updated) | Q(pk__lt=int(matched[2])))

@@ -3,12 +3,11 @@
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Case, DateTimeField, F, Q, QuerySet, When
-from django.db.models.functions import Coalesce
+from django.db.models import Q, QuerySet
 
 from handoffs import queries
 from handoffs.api import CONTENT, handoff_views
-from handoffs.models import Handoff
+from handoffs.models import LAST_UPDATE, Handoff
 from leasehub.db import clock
 from leasehub.errors import NotFound
 from leasehub.identity.authentication import Caller
@@ -31,9 +30,7 @@ def sent(*, caller: Caller, at: datetime, state: str | None = None) -> QuerySet[
     """
     statuses = {name: str(status) for status, name in STATES.items()}
     found = queries.sent(principal=caller.principal, at=at, status=None if state is None else statuses.get(state, ""))
-    ran_out = Q(status=Status.PENDING, accept_by__lte=at)
-    since = Coalesce("completed_at", "resolved_at", "created_at")
-    return found.annotate(updated=Case(When(ran_out, then=F("accept_by")), default=since, output_field=DateTimeField()))
+    return found.annotate(updated=LAST_UPDATE)
 
 
 def one(*, caller: Caller, task_id: str, at: datetime) -> Handoff:
@@ -86,7 +83,10 @@ def in_context(context_id: str) -> Q:
 
 
 def _status(handoff: Any, shown: dict[str, Any]) -> dict[str, Any]:
-    status: dict[str, Any] = {"state": STATES[shown["status"]], "timestamp": clock.iso(handoff.updated)}
+    # Past accept_by it is expired, whether the scan has been there or not.
+    expired = shown["status"] == Status.EXPIRED and handoff.resolved_at is None
+    timestamp = shown["accept_by"] if expired else clock.iso(handoff.updated)
+    status: dict[str, Any] = {"state": STATES[shown["status"]], "timestamp": timestamp}
     if shown["reason"] and shown["status"] != Status.WITHDRAWN:
         status["message"] = _message(handoff, shown["status"], "ROLE_AGENT", [{"text": shown["reason"]}])
     return status
