@@ -3,7 +3,10 @@
 from typing import Any
 
 import pytest
+from django.db import connection
 
+from leasehub.a2a import tasks
+from leasehub.db import clock as database_clock
 from tests.a2a.conftest import Agent, sending
 from tests.conftest import Caster
 from tests.handoffs.conftest import resolve, show
@@ -263,3 +266,15 @@ def test_a_task_without_a_name(sender: Agent) -> None:
     for params in NAMELESS:
         for method in ("GetTask", "CancelTask"):
             assert sender.refusal(method, **params) == (-32602, "id")
+
+
+def test_a_page_of_tasks_walks_one_index(agent: Caster) -> None:
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            # A table of a few rows is read whole, whatever indexes there are.
+            cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+    found = tasks.sent(caller=agent.caller, at=database_clock.now()).order_by("-updated", "-pk")[:50]
+    plan = found.explain()
+    assert "handoff_by_update" in plan
+    assert "SORT" not in plan.upper().replace("SORT KEY", "")
+    assert "TEMP B-TREE" not in plan.upper()
