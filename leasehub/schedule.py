@@ -41,7 +41,7 @@ def scans() -> list[Scan]:
         Scan("forget old attempts to sign in", "leasehub.forget_sign_in_attempts", 3600),
         Scan("forget old requests and runs of pools", "pools.forget", 3600),
         Scan("forget readers of notices", "leasehub.forget_readers", 3600),
-        Scan("move old events out", "leasehub.prune_events", 300),
+        Scan("move old events out", "leasehub.prune_events", 60),
         Scan("prune free resources", "leases.prune", 600),
         Scan("prune finished tasks", "leases.prune_tasks", 600),
     ]

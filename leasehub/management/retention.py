@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 
 from leasehub.db import clock
@@ -35,7 +35,8 @@ from leasehub.management.invariants.replay import (
 )
 
 # On SQLite everybody waits for a transaction that writes: this many take under 50 ms.
-BATCH = 100
+BATCHES = {"sqlite": 100, "postgresql": 1000}
+NAMED_AT_ONCE = 100
 ARCHIVED_AT_ONCE = 10_000
 CHUNK = 2000
 
@@ -54,7 +55,7 @@ def _prune(organization: int, before: datetime, *, batches: int) -> int:
     archived = 0
     for _ in range(batches):
         feed = Feed.objects.get(pk=organization)
-        end = _end_of_old(feed, before, limit=BATCH)
+        end = _end_of_old(feed, before, limit=BATCHES[connection.vendor])
         if end <= feed.pruned_through:
             break
         if settings.LEASEHUB_EVENT_ARCHIVE:
@@ -106,8 +107,8 @@ def _fold(organization: int, events: list[Past]) -> None:
     kept = {key: state for key, state in states.items() if key not in over}
     changed = {key: state for key, state in kept.items() if before.get(key) != json.dumps(state, sort_keys=True)}
     gone = [key for key in over if key in before]
-    for start in range(0, len(gone), BATCH):
-        Snapshot.objects.filter(_named(organization, gone[start : start + BATCH])).delete()
+    for start in range(0, len(gone), NAMED_AT_ONCE):
+        Snapshot.objects.filter(_named(organization, gone[start : start + NAMED_AT_ONCE])).delete()
     Snapshot.objects.bulk_create(
         [
             Snapshot(organization_id=organization, kind=kind, subject_type=type, subject_id=name, state=state)
@@ -145,8 +146,8 @@ def _states(organization: int, events: list[Past]) -> dict[Key, State]:
 def _loaded(organization: int, keys: set[Key]) -> dict[Key, State]:
     found: dict[Key, State] = {}
     wanted = sorted(keys)
-    for start in range(0, len(wanted), BATCH):
-        for row in Snapshot.objects.filter(_named(organization, wanted[start : start + BATCH])):
+    for start in range(0, len(wanted), NAMED_AT_ONCE):
+        for row in Snapshot.objects.filter(_named(organization, wanted[start : start + NAMED_AT_ONCE])):
             found[(row.kind, row.subject_type, row.subject_id)] = row.state
     return found
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from leasehub.identity import services as identity
 from leasehub.identity.models import Organization
 from tests.conftest import Caster
 from tests.handoffs.conftest import resolve, sent
+from tests.replay import assert_the_journal_gives_the_state
 from tests.rounds import rounds
 
 ROUNDS = rounds(8, full=200)
@@ -30,6 +31,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def organization(transactional_db: None) -> Organization:
     return identity.create_organization(name="acme")
+
+
+@pytest.fixture(autouse=True)
+def proven(organization: Organization) -> Iterator[None]:
+    """Whoever won: afterwards the journal gives what the rows say."""
+    yield
+    assert_the_journal_gives_the_state()
 
 
 def race(*steps: Callable[[], Any]) -> list[Any]:

@@ -34,7 +34,7 @@ def prune(**limits: Any) -> int:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "BATCH", 7)
+    monkeypatch.setattr(retention, "BATCHES", {"sqlite": 7, "postgresql": 7})
 
 
 @pytest.mark.parametrize("seed", range(rounds(3, full=40)))

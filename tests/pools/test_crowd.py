@@ -21,6 +21,7 @@ from pools import runs, services, worker
 from pools.models import CommandRun, Pool, Request, Slot
 from tests.conftest import Caster
 from tests.pools.conftest import Declare, ask, on_slot, slots
+from tests.replay import assert_the_journal_gives_the_state
 from tests.rounds import rounds
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.processes]
@@ -97,6 +98,7 @@ def test_a_crowd_on_a_few_slots(command: str, crowd: Crowd, agent: Caster, teamm
     check_order()
     check_commands()
     check_copies()
+    assert_the_journal_gives_the_state()
 
 
 def grants() -> int:

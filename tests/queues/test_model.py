@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from leasehub.errors import DomainError
-from leasehub.events.models import Event
 from leasehub.identity import services as identity
 from leases.models import Resource
 from leases.queues import queries, services
@@ -18,6 +17,7 @@ from leases.queues.engines import NewTask
 from leases.queues.models import Task
 from leases.services import Actor, reap_due
 from tests.conftest import MovableClock, cast
+from tests.replay import assert_the_journal_gives_the_state
 
 FULL = os.environ.get("LEASEHUB_TEST_ROUNDS") == "full"
 # Steps of time, and lengths that end half-way between two of them.
@@ -215,11 +215,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """The journal alone gives the state of every task."""
-        states: dict[str, str] = {}
-        after = {"task.queued": "ready", "task.claimed": "leased", "task.completed": "done", "task.dead": "dead"}
-        for event in Event.objects.filter(organization_id=self.operator.organization).order_by("pk"):
-            states[event.resource_id] = after.get(event.type) or event.data["task_state"]
-        assert states == {f"t_{i.hex}": task.state for i, task in self.known.items()}
+        assert_the_journal_gives_the_state()
 
 
 def test_a_queue_is_what_its_model_says(clock: MovableClock) -> None:

@@ -19,6 +19,7 @@ from leases.queues.models import Task
 from tests.conftest import Caster
 from tests.queues.conftest import claim, engines
 from tests.queues.workers import forked, work_until
+from tests.replay import assert_the_journal_gives_the_state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.processes]
 
@@ -71,6 +72,7 @@ def test_workers_that_are_killed_lose_nothing_and_nothing_is_done_twice(
         assert [reaped(worker) for worker in workers] == [0] * WORKERS
     assert killed > 0
     assert_each_was_done_once(log)
+    assert_the_journal_gives_the_state()
 
 
 def assert_each_was_done_once(log: Path) -> None:
