@@ -52,7 +52,7 @@ class History:
                 self.refused += 1
 
     def one(self, found: Any) -> Any:
-        rows = list(found)
+        rows = list(found.order_by("place" if found.model is Task else "pk"))
         if not rows:
             raise DomainError("nothing there")
         return self.random.choice(rows)
@@ -210,9 +210,7 @@ class History:
 
     def send(self) -> object:
         giver = self.caller
-        rows = [
-            row for row in Resource.objects.filter(lease_id__isnull=False, principal=giver.principal) if row.lease_id
-        ]
+        rows = Resource.objects.filter(lease_id__isnull=False, principal=giver.principal).order_by("pk")
         offered = [f"lease_{row.lease_id.hex}" for row in rows[:2] if row.lease_id]
         return handoffs.send(
             actor=Actor.of(giver),
