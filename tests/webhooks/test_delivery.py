@@ -124,7 +124,22 @@ def test_while_one_message_is_under_way_nobody_takes_another(agent: Caster, subs
     assert WebhookDelivery.objects.get().attempts == 2
 
 
-@pytest.mark.parametrize("stale", ["paused", "deleted", "claimed", "delivered"])
+def test_a_test_waits_for_the_message_that_is_under_way(
+    agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver
+) -> None:
+    endpoint = subscribe()
+    agent.acquire()
+    (due,) = delivery.due()
+    attempt = delivery.take(endpoint=due.endpoint)
+    assert attempt is not None
+    operator.post(f"webhooks/{endpoint['webhook_id']}/test")
+    assert delivery.due() == [] and delivery.take(endpoint=due.endpoint) is None
+    delivery.finish(attempt, courier.tried(attempt))
+    send_until_done()
+    assert receiver.positions == [1, None]
+
+
+@pytest.mark.parametrize("stale", ["paused", "deleted", "claimed", "delivered", "failed"])
 def test_what_changed_after_the_look_is_seen_under_the_lock(
     stale: str, agent: Caster, operator: Caster, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,8 +158,8 @@ def test_what_changed_after_the_look_is_seen_under_the_lock(
         else:
             other = delivery.take(endpoint=due.endpoint)
             assert other is not None
-            if stale == "delivered":
-                delivery.finish(other, Outcome(200))
+            if stale != "claimed":
+                delivery.finish(other, Outcome(200) if stale == "delivered" else Outcome(500, "answered 500"))
         return event
 
     monkeypatch.setattr(delivery, "_next_event", interrupted)
