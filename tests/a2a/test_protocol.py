@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from django.db import InternalError, OperationalError
 
 from leasehub.a2a import methods, rpc
 from leasehub.identity.models import Organization
@@ -129,6 +130,23 @@ def test_a_replay_is_for_keys_of_the_same_rights(
     sender.call("SendMessage", **params)
     narrow = Agent(cast(organization, "agent", (1, 2), holder_pattern="^ci-.*$").secret)
     assert narrow.refusal("SendMessage", **params) == (-32602, "IDEMPOTENCY_MISMATCH")
+
+
+def test_a_database_that_is_away_or_only_read_is_told_as_such(sender: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ReadOnly(Exception):
+        sqlstate = "25006"
+
+    read_only = InternalError("cannot execute UPDATE in a read-only transaction")
+    read_only.__cause__ = ReadOnly()
+    for failure in (OperationalError("the server closed the connection"), read_only):
+
+        def broken(*_: Any, failure: Exception = failure) -> Any:
+            raise failure
+
+        monkeypatch.setitem(methods.METHODS, "ListTasks", broken)
+        response = sender.post(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ListTasks"}).encode())
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
+        assert response.json()["error"]["data"][0]["reason"] == "UNAVAILABLE"
 
 
 def test_only_posting_is_taken(sender: Agent) -> None:

@@ -173,6 +173,26 @@ def test_the_badge_and_the_board_update_by_themselves(people: dict[str, Api], li
     assert complaints == []
 
 
+def test_a_pool_s_page_updates_by_itself_and_leaves_the_keyboard_where_it_is(
+    people: dict[str, Api], live_server: Any, browser: Any
+) -> None:
+    share_slots_and_tasks(people)
+    page, complaints = open_page(browser, live_server.url)
+    sign_in(page)
+    page.get_by_role("link", name="Pools").click()
+    page.get_by_role("link", name="e2e").press("Enter")
+    third = page.get_by_role("link", name="3", exact=True)
+    third.focus()
+    people["builder"]("POST", "pools/e2e/requests", {"mode": "async", "holder": "late"})
+    page.get_by_role("cell", name="late builder").wait_for()
+    assert third.evaluate("element => element === document.activeElement")
+    page.get_by_role("link", name="Queues").click()
+    page.get_by_role("link", name="thumbnails").press("Enter")
+    claimed = people["builder"].bare("POST", "leases/hot-claim", {"queue": "thumbnails"})
+    page.get_by_role("link", name=claimed["task_id"]).wait_for()
+    assert complaints == []
+
+
 def test_a_person_rejects_and_sends_without_javascript_by_keyboard(
     people: dict[str, Api], live_server: Any, browser: Any
 ) -> None:
