@@ -256,6 +256,7 @@ def test_without_a_token_no_bearer_is_let_in(agent: Caster, operator: Caster) ->
     for headers in ({"Authorization": "Bearer "}, {"Authorization": f"Bearer {operator.secret}"}):
         assert call("GET", "/metrics", headers=headers, REMOTE_ADDR="10.1.2.3").status_code == 401
     assert call("POST", "/metrics", **NEAR).status_code == 405
+    assert (call("HEAD", "/metrics", **NEAR).status_code, call("HEAD", "/metrics", **NEAR).content) == (200, b"")
 
 
 # --- dashboard, alerts, documentation --------------------------------------------------------------------------
