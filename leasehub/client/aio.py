@@ -436,7 +436,9 @@ def in_loop(function: Callable[..., None] | None) -> Callable[..., None] | None:
     loop = asyncio.get_running_loop()
 
     def told(*arguments: Any) -> None:
-        loop.call_soon_threadsafe(function, *arguments)
+        # A loop that has been closed has nobody left to tell.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(function, *arguments)
 
     return told
 
