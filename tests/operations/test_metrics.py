@@ -53,7 +53,7 @@ def test_leases_are_counted_by_type_live_and_expired(agent: Caster, clock: Any) 
     clock.move(seconds=30)
     assert value("leasehub_leases", resource_type="deploy", state="live") == 1
     assert value("leasehub_leases", resource_type="deploy", state="expired") == 1
-    assert value("leasehub_reaper_overdue_seconds") == pytest.approx(20, abs=5)
+    assert value("leasehub_reaper_overdue_seconds") == pytest.approx(20, abs=15)
     assert value("leasehub_leases_capped") == 0
 
 
@@ -82,7 +82,7 @@ def test_queues_say_their_depth_and_their_oldest_task(agent: Caster, clock: Any)
     assert [value("leasehub_queue_tasks", **at, state=state) for state in ("ready", "delayed", "leased", "dead")] == [
         2, 1, 0, 0,
     ]  # fmt: skip
-    assert value("leasehub_queue_oldest_ready_seconds", **at) == pytest.approx(100, abs=5)
+    assert value("leasehub_queue_oldest_ready_seconds", **at) == pytest.approx(100, abs=15)
     claimed = agent.post("leases/hot-claim", {"queue": "builds"}).json()
     agent.post(
         f"tasks/{claimed['task_id']}/fail", {"fencing_token": claimed["fencing_token"], "error": "x", "final": True}
@@ -109,9 +109,9 @@ def test_handoffs_and_the_feed(agent: Caster, teammate: Caster, clock: Any) -> N
     agent.post("handoffs", {"to_principal": "teammate", "subject_id": "s"})
     clock.move(seconds=50)
     assert value("leasehub_handoffs_pending") == 1
-    assert value("leasehub_handoffs_oldest_pending_seconds") == pytest.approx(50, abs=5)
+    assert value("leasehub_handoffs_oldest_pending_seconds") == pytest.approx(50, abs=15)
     assert value("leasehub_feed_unnumbered_events") == 1
-    assert value("leasehub_feed_oldest_unnumbered_seconds") == pytest.approx(50, abs=5)
+    assert value("leasehub_feed_oldest_unnumbered_seconds") == pytest.approx(50, abs=15)
     feed.stamp_all()
     assert value("leasehub_feed_unnumbered_events") == 0
 
@@ -126,9 +126,9 @@ def test_beat_and_workers_are_as_old_as_what_they_noted(db: None, clock: Any) ->
     assert value("leasehub_beat_age_seconds") == -1
     PeriodicTask.objects.filter(task="leases.reap").update(last_run_at=clock.now() - timedelta(seconds=40))
     runs.announce(worker_name="host/boot:1:1", queues=["default"])
-    clock.move(seconds=7)
-    assert value("leasehub_beat_age_seconds") == pytest.approx(47, abs=5)
-    assert value("leasehub_worker_age_seconds", queue="default") == pytest.approx(7, abs=5)
+    clock.move(seconds=70)
+    assert value("leasehub_beat_age_seconds") == pytest.approx(110, abs=15)
+    assert value("leasehub_worker_age_seconds", queue="default") == pytest.approx(70, abs=15)
 
 
 def test_the_time_of_requests_is_told_by_operation(agent: Caster, monkeypatch: pytest.MonkeyPatch) -> None:
