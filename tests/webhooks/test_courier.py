@@ -155,6 +155,24 @@ def test_a_courier_that_was_told_to_stop_sends_nothing_more(
     assert receiver.got == []
 
 
+def test_a_hanging_receiver_holds_a_stopping_worker_up_once_and_not_for_long(
+    agent: Caster, subscribe: Subscribe, receiver: Receiver, couriers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "STOP_SECONDS", 0.2)
+    receiver.behave = hangs
+    endpoint = subscribe()
+    agent.acquire()
+    one = couriers()
+    one.look()
+    eventually(lambda: len(receiver.got) == 1)
+    one.end()
+    monkeypatch.setattr(courier, "STOP_SECONDS", 3600.0)
+    one.end()
+    assert one._under_way and row(endpoint).cursor == 0
+    receiver.ending.set()
+    eventually(lambda: not one._under_way)
+
+
 class Sender:
     """What Celery's signal tells a worker of."""
 

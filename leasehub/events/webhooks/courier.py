@@ -27,7 +27,8 @@ MOST_AT_ONCE = 16
 #: After so long an endpoint that has more to send makes room for another one.
 TURN_SECONDS = 5.0
 REPORT_TRIES = 5
-STOP_SECONDS = 8.0
+#: How long a stopping worker waits for what is under way: the next one repeats what has no answer by then.
+STOP_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Courier(threading.Thread):
         self._limit = limit
         self._under_way: dict[int, Trip] = {}
         self._ending = threading.Event()
+        self._patient_until = float("inf")
 
     def run(self) -> None:
         while not self._ending.wait(LOOK_SECONDS):
@@ -119,9 +121,10 @@ class Courier(threading.Thread):
     def end(self) -> None:
         """Stops: what is under way may still come to its end for a while."""
         self._ending.set()
-        until = time.monotonic() + STOP_SECONDS
+        # Told twice, at the signal and at the end, it waits once.
+        self._patient_until = min(self._patient_until, time.monotonic() + STOP_SECONDS)
         for trip in list(self._under_way.values()):
-            trip.thread.join(max(0.0, until - time.monotonic()))
+            trip.thread.join(max(0.0, self._patient_until - time.monotonic()))
         if self.is_alive() and threading.current_thread() is not self:
             self.join(2 * LOOK_SECONDS)
 
