@@ -16,7 +16,7 @@ from leasehub.errors import DomainError, MethodNotAllowed, NotFound, ValidationE
 
 logger = logging.getLogger(__name__)
 
-JSON_ADDRESSES = ("/v1/", "/a2a/")
+JSON_ADDRESSES = ("/v1/", "/a2a/", "/mcp/")
 
 
 class InternalError(DomainError):

@@ -27,10 +27,10 @@ from pools.models import Request, public_request_id
 
 #: As many are told at a time; the next ones once these were read.
 MOST_TOLD = 10
+#: As many rows does one look take (unread.sql).
+MOST_LOOKED_AT = 200
 #: More ids than this are not kept above the floor.
 MOST_SEEN = 100
-#: The floor follows when it has fallen so far behind.
-FAR_BEHIND = 5000
 FORGET_AFTER = timedelta(days=30)
 FORGET_BATCH = 1000
 
@@ -46,28 +46,38 @@ class Unread:
     seen: list[int]
     events: list[int]
     requests: list[int]
-    low_water: int
+    #: Every event up to this id was looked at, and none with such an id can still appear.
+    settled: int
+
+    @classmethod
+    def of(cls, rows: list[tuple[Any, ...]]) -> "Unread":
+        floor, seen, low_water = rows[0][0], json.loads(rows[0][1]), rows[0][4] or 0
+        events = [id for _, _, kind, id, _ in rows if kind == "event"]
+        settled = low_water if len(events) < MOST_LOOKED_AT else min(low_water, events[-1])
+        requests = [id for _, _, kind, id, _ in rows if kind == "request"]
+        return cls(floor, seen, [id for id in events if id not in seen], requests, settled)
 
 
 def told(caller: Caller, holder: str) -> dict[str, Any]:
     """The notices of a result, as its members; none when there is nothing new."""
-    unread = _unread(caller, holder)
-    if unread is None:
+    rows = _looked_up(caller, holder)
+    if rows and rows[0][0] is None:
         _begin(caller, holder)
-        unread = _unread(caller, holder)
-        assert unread is not None
+        rows = _looked_up(caller, holder)
+    return _told(caller, holder, Unread.of(rows)) if rows else {}
+
+
+def _told(caller: Caller, holder: str, unread: Unread) -> dict[str, Any]:
     notices = _of_requests(unread.requests)
-    shown: list[int] = []
-    for event in _events(unread.events):
-        notice = _notice(caller, event)
-        if notice is not None and len(notices) < MOST_TOLD:
-            notices.append(notice)
-            shown.append(event.pk)
-    if not shown and (unread.low_water - unread.floor > FAR_BEHIND or len(unread.seen) > MOST_SEEN):
-        _raise_floor(caller, holder, unread.low_water)
+    new = [(event.pk, notice) for event in _events(unread.events) if (notice := _notice(caller, event)) is not None]
+    shown = new[: max(0, MOST_TOLD - len(notices))]
+    if not new and unread.settled > unread.floor:
+        # So that what was read is looked at no more.
+        _raise_floor(caller, holder, unread.settled)
+    notices += [notice for _, notice in shown]
     if not notices:
         return {}
-    return {"notices": notices, **({"notices_cursor": _cursor(shown)} if shown else {})}
+    return {"notices": notices, **({"notices_cursor": _cursor([id for id, _ in shown])} if shown else {})}
 
 
 def acknowledge(caller: Caller, holder: str, cursor: str) -> None:
@@ -101,16 +111,6 @@ def forget_readers(*, batches: int = 100) -> int:
         if forgotten < FORGET_BATCH:
             break
     return total
-
-
-def _unread(caller: Caller, holder: str) -> Unread | None:
-    rows = _looked_up(caller, holder)
-    if not rows:
-        return None
-    floor, seen_text, low_water = rows[0][0], rows[0][1], rows[0][4]
-    seen = json.loads(seen_text)
-    events = [row[3] for row in rows if row[2] == "event" and row[3] not in seen]
-    return Unread(floor, seen, events, [row[3] for row in rows if row[2] == "request"], low_water or 0)
 
 
 def _looked_up(caller: Caller, holder: str) -> list[tuple[Any, ...]]:
@@ -147,13 +147,13 @@ def _begin(caller: Caller, holder: str) -> None:
 
 
 @transaction.atomic
-def _raise_floor(caller: Caller, holder: str, low_water: int) -> None:
-    """Every event up to the low water was seen by the statement that found nothing to tell."""
+def _raise_floor(caller: Caller, holder: str, settled: int) -> None:
+    """Every event up to this id was seen by the statement that found nothing to tell."""
     reader = lock_rows(Reader.objects.filter(key=caller.key, holder=holder)).first()
-    if reader is None or reader.floor >= low_water:
+    if reader is None or reader.floor >= settled:
         return
-    reader.floor = low_water
-    reader.seen = [id for id in reader.seen if id > low_water]
+    reader.floor = settled
+    reader.seen = [id for id in reader.seen if id > settled]
     reader.used_at = clock.now()
     reader.save(update_fields=["floor", "seen", "used_at"])
 

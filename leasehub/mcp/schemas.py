@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Annotated, Any
 
+from django.conf import settings
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
 from leasehub.api.parsing import Body, Holder, Identifier
@@ -18,6 +19,7 @@ HolderName = Annotated[
     Holder, Field(description="The label to act under, within the key's fence; your session's own when left out")
 ]
 TtlSeconds = Annotated[int, Field(ge=1, description="How long it lasts without a heartbeat, in seconds")]
+DEFAULT_TTL_SECONDS = min(300, settings.LEASEHUB_MAX_TTL_SECONDS)
 WaitSeconds = Annotated[int, Field(ge=0, le=25, description="Wait up to so many seconds before answering")]
 TokenOf = Annotated[
     int, Field(ge=1, le=2**53 - 1, description="The fencing_token that you were granted: it names the acquisition")

@@ -188,10 +188,7 @@ def _uuid(lease_id: str) -> str:
     return lease_id.removeprefix("lease_")
 
 
-def test_the_floor_follows_the_low_water_and_never_passes_what_is_unread(
-    mine: Session, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notices, "FAR_BEHIND", 0)
+def test_the_floor_follows_the_low_water_and_never_passes_what_is_unread(mine: Session, clock: Any) -> None:
     granted = mine.acquire(ttl_seconds=10)
     floor = Reader.objects.get().floor
     clock.move(seconds=10)
@@ -249,7 +246,13 @@ def test_the_look_for_notices_goes_by_indexes(mine: Session) -> None:
         names = {"key": 1, "holder": "agent", "organization": 1, "principal": 1}
         cursor.execute(f"EXPLAIN QUERY PLAN {notices.PORTABLE}", names)
         plan = [row[3] for row in cursor.fetchall()]
-    small = ("SCAN reader", "SCAN news", "SCAN pools_request USING INDEX request_unfetched")
+    small = (
+        "SCAN reader",
+        "SCAN news",
+        "SCAN always",
+        "SCAN CONSTANT ROW",
+        "SCAN pools_request USING INDEX request_unfetched",
+    )
     assert [line for line in plan if line.startswith("SCAN") and not line.startswith(small)] == []
     assert [line.partition(" (")[0].rpartition(" ")[2] for line in plan if "SEARCH events_event" in line] == [
         "event_reaped",
@@ -259,3 +262,29 @@ def test_the_look_for_notices_goes_by_indexes(mine: Session) -> None:
 
 def test_the_look_repeats_the_condition_of_the_index_of_rare_types() -> None:
     assert RARE in notices.QUERY
+
+
+def test_a_floor_that_has_fallen_far_behind_follows_without_news(mine: Session) -> None:
+    mine.acquire()
+    floor = Reader.objects.get().floor
+    feed.stamp(organization=mine.who.principal.organization_id)
+    for behind, follows in ((5000, 0), (5001, 5001)):
+        Feed.objects.update(low_water=floor + behind)
+        assert told(mine) == []
+        assert Reader.objects.get().floor == floor + follows
+
+
+def test_turns_that_nobody_fetches_hide_nothing_else(
+    mine: Session, operating: Session, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "MOST_TOLD", 1)
+    operating.who.put("pools/phones", {"slots": [{"id": 1}]})
+    (grant,) = operating.call("pool_acquire", pool="phones")["grants"]
+    waits = mine.call("pool_acquire", pool="phones")["request_id"]
+    lost = mine.acquire(ttl_seconds=10)["lease_id"]
+    operating.call("pool_release", pool="phones", slot_id="1", fencing_token=grant["fencing_token"])
+    clock.move(seconds=10)
+    services.reap_due()
+    all_is_numbered(mine)
+    assert told(mine) == [("turn_come", waits)]
+    assert ("lease_lost", lost) in told(mine, "pool_wait", pool="phones", request_id=waits)

@@ -1,5 +1,6 @@
--- What a reader has not been told of yet: its floor, the ids above it that it has read, and what is new, oldest first;
--- a row without news when there is none, no row for a reader that is new.
+-- What a reader may not have been told of yet: its floor, the ids above it that it has read, and what is new, oldest
+-- first. Mostly no row at all; one without a floor for a reader that is new; one without news when the floor has fallen
+-- far behind.
 --
 -- Every part goes by an index that the journal has anyway: what the reaper and operators ended, what became of handoffs
 -- and requests, takeovers, grants that wait to be fetched. The condition of event_by_rare_type is repeated word for
@@ -32,7 +33,10 @@ news (kind, id) AS (
     WHERE state = 'ready' AND fetched_at IS NULL AND principal_id = :principal
         AND holder = :holder
 )
-SELECT reader.floor, CAST(reader.seen AS text), news.kind, news.id,
-    (SELECT low_water FROM events_feed WHERE organization_id = :organization)
-FROM reader LEFT JOIN news ON 1 = 1
-ORDER BY news.id LIMIT 200
+SELECT reader.floor, CAST(reader.seen AS text), news.kind, news.id, feed.low_water
+FROM (SELECT 1) AS always
+    LEFT JOIN reader ON 1 = 1
+    LEFT JOIN news ON 1 = 1
+    LEFT JOIN (SELECT low_water FROM events_feed WHERE organization_id = :organization) AS feed ON 1 = 1
+WHERE reader.floor IS NULL OR news.id IS NOT NULL OR feed.low_water - reader.floor > 5000
+ORDER BY news.kind, news.id LIMIT 200

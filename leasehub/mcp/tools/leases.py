@@ -10,6 +10,7 @@ from leasehub.db import clock
 from leasehub.identity.rings import ACT, OPERATE
 from leasehub.mcp import refusals
 from leasehub.mcp.schemas import (
+    DEFAULT_TTL_SECONDS,
     Answer,
     Arguments,
     HolderName,
@@ -34,7 +35,7 @@ class OnResource(Arguments):
 
 
 class Acquire(OnResource):
-    ttl_seconds: TtlSeconds = 300
+    ttl_seconds: TtlSeconds = DEFAULT_TTL_SECONDS
     purpose: Annotated[Message, Field(description="What for, in a sentence, for people who wonder")] | None = None
     holder: HolderName | None = None
     payload: Annotated[Payload, Field(description="Any JSON to keep with the lease, up to 64 KiB")] = None

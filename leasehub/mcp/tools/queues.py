@@ -7,7 +7,16 @@ from pydantic import Field
 from leasehub.api.parsing import Identifier, Message, Payload
 from leasehub.db import clock
 from leasehub.identity.rings import ACT
-from leasehub.mcp.schemas import Answer, Arguments, HolderName, Part, TokenOf, TtlSeconds, WaitSeconds
+from leasehub.mcp.schemas import (
+    DEFAULT_TTL_SECONDS,
+    Answer,
+    Arguments,
+    HolderName,
+    Part,
+    TokenOf,
+    TtlSeconds,
+    WaitSeconds,
+)
 from leasehub.mcp.server import Call, lean, tool
 from leases import api as leases
 from leases.queues import api, queries, services
@@ -20,7 +29,7 @@ TaskId = Annotated[str, Field(min_length=1, max_length=200, description="The tas
 class Claim(Arguments):
     queue: Annotated[Identifier, Field(description="The queue's name")]
     holder: HolderName | None = None
-    ttl_seconds: TtlSeconds = 300
+    ttl_seconds: TtlSeconds = DEFAULT_TTL_SECONDS
     wait_seconds: WaitSeconds = 0
 
 
