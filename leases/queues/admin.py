@@ -121,13 +121,18 @@ class TaskState(admin.SimpleListFilter):
             case "ready":
                 return queryset.filter(state="ready", ready_at=None)
             case "delayed":
-                return queryset.filter(state="ready", ready_at__isnull=False)
+                return of_every_queue(queryset).filter(state="ready", ready_at__isnull=False)
             case "leased":
                 # Those that are held are in an index of the leases, and in none of the tasks.
                 return queryset.filter(state="leased", pk__in=leased())
             case "done" | "dead":
-                return queryset.filter(state=self.value())
+                return of_every_queue(queryset).filter(state=self.value())
         return queryset
+
+
+def of_every_queue(tasks: QuerySet[Task]) -> QuerySet[Task]:
+    """The same rows: the indexes of what is rare begin with the queue."""
+    return tasks.filter(queue__in=list(Queue.objects.values_list("pk", flat=True)))
 
 
 def leased() -> list[uuid.UUID]:
@@ -191,13 +196,8 @@ class TaskAdmin(MachineWritten):
         task_id = queries.parsed_task_id(search_term.strip())
         if task_id is not None:
             return queryset.filter(pk=task_id), False
-        # Of every queue, because the index of the keys begins with it.
-        live = Q(
-            dedupe_key=search_term,
-            state__in=["ready", "leased"],
-            queue__in=list(Queue.objects.values_list("pk", flat=True)),
-        )
-        return queryset.filter(live), False
+        live = Q(dedupe_key=search_term, state__in=["ready", "leased"])
+        return of_every_queue(queryset).filter(live), False
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("leases.retry_task")

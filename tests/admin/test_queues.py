@@ -6,10 +6,13 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from leasehub.admin import BoundedPaginator
 from leases.queues.models import Queue, Task
-from tests.admin.conftest import act, told
+from tests.admin.conftest import MANY, act, plans, reads_everything, scans, told
 from tests.conftest import Caster
 from tests.queues.conftest import claim, put, token
+
+TASKS = "leases/task/"
 
 
 @pytest.fixture
@@ -123,3 +126,62 @@ def test_the_actions_need_their_permissions(staff: Callable[..., Client], agent:
     for action in ("retry", "purge"):
         act(viewer, "leases/task", action, pk(dead))
     assert Task.objects.get().state == "dead"
+
+
+# A large queue, and one that was all put before it; of what is rare there are some among the oldest.
+FILL = """
+    INSERT INTO leases_task (id, place, queue_id, principal_id, state, priority, ready_at, out_of_turn, attempts,
+        max_attempts, dedupe_key, created_at, finished_at)
+    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
+    SELECT {id}, n, CASE WHEN n <= 100 THEN %(old)s ELSE %(large)s END, %(principal)s,
+        CASE WHEN n BETWEEN 200 AND 220 THEN 'dead' WHEN n BETWEEN 300 AND 320 THEN 'done' ELSE 'ready' END, 0,
+        CASE WHEN n BETWEEN 400 AND 420 THEN {at} END, n BETWEEN 400 AND 420, 0, 5, 'key-' || n, {at},
+        CASE WHEN n BETWEEN 200 AND 220 OR n BETWEEN 300 AND 320 THEN {at} END
+    FROM numbers
+"""
+# Pages that go straight to what they show, and pages that walk back from the newest and stop when they are full.
+FINDS = (
+    "?state=delayed",
+    "?state=done",
+    "?state=dead",
+    "?q=key-150",
+    "?q=none",
+    "?q=t_01a20000000000000000000000000007",
+    "?queue={old}&state=ready",
+    "?queue={large}&state=dead",
+)
+WALKS = ("", "?p=3", "?state=ready", "?state=leased", "?queue={large}", "?queue={large}&state=ready")
+
+
+@pytest.fixture
+def many_tasks(agent: Caster) -> dict[str, int]:
+    """The two queues."""
+    for name in ("old", "large"):
+        put(agent, name)
+    queues = {queue.name: queue.pk for queue in Queue.objects.all()}
+    Task.objects.all().delete()
+    on_postgresql = connection.vendor == "postgresql"
+    number = "lpad(to_hex(n), 28, '0')" if on_postgresql else "printf('%%028x', n)"
+    made = f"('01a2' || {number})" + ("::uuid" if on_postgresql else "")
+    with connection.cursor() as cursor:
+        at = "clock_timestamp()" if on_postgresql else "datetime('now')"
+        cursor.execute(FILL.format(id=made, at=at), {**queues, "principal": agent.principal.pk})
+        if on_postgresql:
+            # As its autovacuum does; nothing does on SQLite.
+            cursor.execute("ANALYZE leases_task")
+            # Tables of a few rows are read whole, and rightly; where no index can be used it is read all the same.
+            cursor.execute("SET LOCAL enable_seqscan = off")
+    return queues
+
+
+def test_the_pages_of_tasks_follow_indexes(
+    root: Client, many_tasks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In proportion to the number of rows here, so that planners choose as they do for millions.
+    monkeypatch.setattr(BoundedPaginator, "MOST", MANY // 100)
+    for query in FINDS:
+        for found in plans(root, TASKS + query.format(**many_tasks)):
+            assert not scans(found), f"{query}\n{found}"
+    for query in WALKS:
+        for found in plans(root, TASKS + query.format(**many_tasks)):
+            assert not reads_everything(found), f"{query}\n{found}"
