@@ -7,13 +7,14 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 from django.conf import settings
-from django.db import InterfaceError, InternalError, OperationalError
+from django.db import DatabaseError, InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django_mcpz.elicitation import Elicitation
 from django_mcpz.jsonrpc import INVALID_REQUEST, PARSE_ERROR, error_response
@@ -24,7 +25,7 @@ from leasehub.api import parsing, rendering
 from leasehub.api.failures import InternalError as Failed
 from leasehub.api.views import BEFORE_THE_SERVICE
 from leasehub.db import failures
-from leasehub.errors import DomainError, Unauthenticated
+from leasehub.errors import DomainError, Unauthenticated, ValidationError
 from leasehub.identity.authentication import Caller, authenticate, check_key, recognize
 from leasehub.mcp import notices, refusals
 from leasehub.mcp.schemas import Answer, Arguments, input_schema, output_schema
@@ -67,7 +68,7 @@ class Call:
     def reader(self, arguments: dict[str, Any]) -> str:
         """The holder that notices are kept for: the one that it acts as, where the key may."""
         for holder in (arguments.get("holder"), self.session):
-            if isinstance(holder, str) and len(holder) <= parsing.MAX_HOLDER_LENGTH and self.caller.may_hold_as(holder):
+            if isinstance(holder, str) and _can_be_a_holder(holder) and self.caller.may_hold_as(holder):
                 return holder
         return self.caller.handle
 
@@ -186,15 +187,40 @@ def _carried_out(act: Act, call: Call, arguments: dict[str, Any]) -> tuple[dict[
     except Exception:
         logger.exception("the tool %s failed", act.name)
         return refusals.told(Failed()), True
-    return {**answer, **notices.told(call.caller, call.reader(arguments))}, refused
+    return {**answer, **_noticed(call, arguments)}, refused
+
+
+def _noticed(call: Call, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The notices; none when they cannot be had just now: the tool has been carried out and must be answered for."""
+    try:
+        return notices.told(call.caller, call.reader(arguments))
+    except DatabaseError as error:
+        logger.warning("no notices: %s", str(error).strip().splitlines()[:1])
+        return {}
+
+
+class _Named(parsing.Body):
+    holder: parsing.Holder
+
+
+@lru_cache(maxsize=1000)
+def _can_be_a_holder(text: str) -> bool:
+    try:
+        parsing.validated(_Named, {"holder": text})
+    except ValidationError:
+        return False
+    return True
 
 
 def _identify(request: HttpRequest) -> None:
-    """Who calls. Raises Unauthenticated."""
+    """Who calls. Raises Unauthenticated, ValidationError."""
     authorization = request.META.get("HTTP_AUTHORIZATION")
     # Of a tool's call its service asks whether the key still works, or Act does.
     known = recognize if TOOL_CALL in request.body else authenticate
-    request.mcp = Call(known(authorization), request.META.get(HOLDER_HEADER))  # type: ignore[attr-defined]
+    caller, session = known(authorization), request.META.get(HOLDER_HEADER)
+    if session is not None and not _can_be_a_holder(session):
+        raise ValidationError("LeaseHub-Holder is no holder's name.", holder="is not a holder's name")
+    request.mcp = Call(caller, session)  # type: ignore[attr-defined]
 
 
 class Headers:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.test import Client
 
 import leasehub
@@ -159,6 +160,25 @@ def test_a_fault_is_told_in_band_and_logged(mine: Session, monkeypatch: pytest.M
     assert "the tool lease_status failed" in caplog.text
 
 
+def test_a_holder_that_is_none_is_refused_whatever_the_fence_lets_through(organization: Any) -> None:
+    wide = cast(organization, "wide", holder_pattern="^.*$")
+    for holder in ("h" * 129, " ", "h\t", "\x7f"):
+        assert Session(wide, holder).send("tools/list").status_code == 400, holder
+    for holder in ("h" * 129, "\0"):
+        refusal = Session(wide).refused("lease_acquire", resource_type="a", resource_id="b", holder=holder)
+        assert list(refusal["fields"]) == ["holder"]
+
+
+def test_what_was_done_is_answered_for_though_the_notices_cannot_be_had(
+    mine: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise OperationalError("away")
+
+    monkeypatch.setattr("leasehub.mcp.notices.told", away)
+    assert mine.acquire()["granted"] is True
+
+
 def test_another_organization_is_like_nothing(mine: Session, stranger: Caster) -> None:
     granted = mine.acquire()
     named = {"lease_id": granted["lease_id"], "fencing_token": granted["fencing_token"]}
@@ -169,8 +189,6 @@ def test_another_organization_is_like_nothing(mine: Session, stranger: Caster) -
     assert other.call("lease_status", resource_type="deploy", resource_id="checkout")["state"] == "free"
 
 
-def test_a_page_of_the_past_is_no_argument(mine: Session) -> None:
-    """Identity comes from the key alone: no tool takes the caller's agent, project or organization."""
+def test_no_tool_takes_the_caller_s_agent_project_or_organization(mine: Session) -> None:
     taken = {name for tool in mine.tools().values() for name in tool["inputSchema"]["properties"]}
     assert taken.isdisjoint({"agent", "agent_id", "principal", "project", "organization", "token", "api_key"})
-    assert cast(mine.who.principal.organization, "x")
