@@ -55,6 +55,11 @@ class SinceFilter(admin.SimpleListFilter):
         return queryset.filter(pk__gte=queries.first_since(clock.now() - length))
 
 
+def by_position(request: HttpRequest) -> bool:
+    """The page is of one organization, and of a type that is not rare, which would have an index of its own."""
+    return "organization" in request.GET and request.GET.get("type", COMMON_TYPES[0]) in COMMON_TYPES
+
+
 @admin.register(Event)
 class EventAdmin(MachineWritten):
     list_display = ("time", "type", "resource", "holder", "by", "organization", "token")
@@ -68,11 +73,14 @@ class EventAdmin(MachineWritten):
         "fencing_token", "principal", "holder", "details",
     )  # fmt: skip
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Event]:
+        rows = super().get_queryset(request)
+        # What has no position yet, two seconds' worth, is not in the index that finds an organization's.
+        return rows.filter(position__isnull=False) if by_position(request) else rows
+
     def get_ordering(self, request: HttpRequest) -> tuple[str]:
-        # Whichever is the end of the index that finds the rows. By position, an organization's unnumbered events,
-        # two seconds' worth, come first on PostgreSQL and last on SQLite.
-        by_organization = "organization" in request.GET and request.GET.get("type", COMMON_TYPES[0]) in COMMON_TYPES
-        return ("-position",) if by_organization else ("-pk",)
+        # Whichever is the end of the index that finds the rows.
+        return ("-position",) if by_position(request) else ("-pk",)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Event], search_term: str
