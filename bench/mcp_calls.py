@@ -10,9 +10,10 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 MODERN = "2026-07-28"
+#: Stands for another resource at each call.
+ANY = "resource-of-this-call"
 META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
 
 
@@ -25,35 +26,36 @@ class Doors:
         self.application = application
         self.secret = secret
         self.numbers = itertools.count()
-        granted = self.rest("POST", "/v1/leases", self.resource("kept"), 201)["data"]
-        self.held = {"lease_id": granted["lease_id"], "fencing_token": granted["fencing_token"]}
+        acquire = self.sender("POST", "/v1/leases", self.resource("kept"), "201", b'"fencing_token"')
+        granted = json.loads(acquire())["data"]
+        self.held: dict[str, object] = {"lease_id": granted["lease_id"], "fencing_token": granted["fencing_token"]}
 
     def verbs(self) -> dict[str, dict[str, Callable[[], object]]]:
+        """What is sent is written beforehand, and of the answers only as much read as tells that they are right: the
+        client's own work is no part of the figures."""
         beat = {"fencing_token": self.held["fencing_token"]}
         kept = {"resource_type": "bench", "resource_id": "kept"}
-        query = "resource_type=bench&resource_id=kept"
+        heartbeat = f"/v1/leases/{self.held['lease_id']}/heartbeat"
+        status = "/v1/leases/status?resource_type=bench&resource_id=kept"
         return {
             "acquire": {
-                "HTTP": lambda: self.rest("POST", "/v1/leases", self.resource(f"r{next(self.numbers)}"), 201),
-                "MCP": lambda: self.tool("lease_acquire", self.resource(f"m{next(self.numbers)}")),
+                "HTTP": self.sender("POST", "/v1/leases", self.resource(ANY), "201", b'"fencing_token"'),
+                "MCP": self.tool_sender("lease_acquire", self.resource(ANY), b'"granted":true'),
             },
             "heartbeat": {
-                "HTTP": lambda: self.rest("POST", f"/v1/leases/{self.held['lease_id']}/heartbeat", beat, 200),
-                "MCP": lambda: self.tool("lease_heartbeat", self.held),
+                "HTTP": self.sender("POST", heartbeat, beat, "200", b'"fencing_token"'),
+                "MCP": self.tool_sender("lease_heartbeat", self.held, b'"fencing_token"'),
             },
             "status": {
-                "HTTP": lambda: self.rest("GET", f"/v1/leases/status?{query}", None, 200),
-                "MCP": lambda: self.tool("lease_status", kept),
+                "HTTP": self.sender("GET", status, None, "200", b'"held"'),
+                "MCP": self.tool_sender("lease_status", kept, b'"held"'),
             },
         }
 
     def resource(self, resource_id: str) -> dict[str, object]:
         return {"resource_type": "bench", "resource_id": resource_id, "ttl_seconds": 600, "holder": "bench.1"}
 
-    def rest(self, method: str, path: str, body: object, expected: int) -> Any:
-        return self.call(method, path, body, expected, {})
-
-    def tool(self, name: str, arguments: dict[str, object]) -> Any:
+    def tool_sender(self, name: str, arguments: dict[str, object], said: bytes) -> Callable[[], object]:
         message = {
             "jsonrpc": "2.0",
             "id": 1,
@@ -66,28 +68,34 @@ class Doors:
             "HTTP_MCP_NAME": name,
             "HTTP_LEASEHUB_HOLDER": "bench.1",
         }
-        answer = self.call("POST", "/mcp", message, 200, headers)
-        if answer["result"]["isError"]:
-            raise SystemExit(f"{name}: {answer}")
-        return answer
+        return self.sender("POST", "/mcp", message, "200", said, headers)
 
-    def call(self, method: str, path: str, body: object, expected: int, headers: dict[str, str]) -> Any:
+    def sender(
+        self, method: str, path: str, body: object, status: str, said: bytes, headers: dict[str, str] | None = None
+    ) -> Callable[[], bytes]:
         content = b"" if body is None else json.dumps(body).encode()
         address, _, query = path.partition("?")
-        environ = {
+        common = {
             "REQUEST_METHOD": method, "PATH_INFO": address, "QUERY_STRING": query, "SCRIPT_NAME": "",
             "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
             "HTTP_HOST": "127.0.0.1", "HTTP_AUTHORIZATION": f"Bearer {self.secret}",
             "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(content)),
-            "wsgi.input": io.BytesIO(content), "wsgi.errors": sys.stderr, "wsgi.url_scheme": "http",
-            "wsgi.version": (1, 0), "wsgi.multithread": False, "wsgi.multiprocess": False, "wsgi.run_once": False,
-            **headers,
+            "wsgi.errors": sys.stderr, "wsgi.url_scheme": "http", "wsgi.version": (1, 0), "wsgi.multithread": False,
+            "wsgi.multiprocess": False, "wsgi.run_once": False, **(headers or {}),
         }  # fmt: skip
         statuses: list[str] = []
-        answered = b"".join(self.application(environ, lambda status, headers: statuses.append(status)))
-        if not statuses[0].startswith(str(expected)):
-            raise SystemExit(f"{method} {path}: {statuses[0]} {answered[:500]!r}")
-        return json.loads(answered)
+
+        def send() -> bytes:
+            # As long as what it stands in for.
+            sent = content.replace(ANY.encode(), b"%0*d" % (len(ANY), next(self.numbers)))
+            statuses.clear()
+            environ = {**common, "wsgi.input": io.BytesIO(sent)}
+            answered: bytes = b"".join(self.application(environ, lambda told, _: statuses.append(told)))
+            if not statuses[0].startswith(status) or said not in answered:
+                raise SystemExit(f"{method} {path}: {statuses[0]} {answered[:500]!r}")
+            return answered
+
+        return send
 
 
 def main() -> None:

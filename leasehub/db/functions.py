@@ -22,14 +22,15 @@ def call_one(sql: str, parameters: Sequence[Any]) -> Row:
     return row
 
 
-def call_many(sql: str, parameters: Sequence[Any]) -> list[Row]:
-    return _executed(sql, parameters).fetchall()
+def call_many(sql: str, parameters: Sequence[Any], *, just_used: bool = False) -> list[Row]:
+    """``just_used``: another call of this request was answered a moment ago, so nobody asks whether it hung up."""
+    return _executed(sql, parameters, just_used=just_used).fetchall()
 
 
-def _executed(sql: str, parameters: Sequence[Any]) -> "psycopg.Cursor[Row]":
+def _executed(sql: str, parameters: Sequence[Any], *, just_used: bool = False) -> "psycopg.Cursor[Row]":
     # Looked up once: each use of django.db.connection looks it up again.
     connection = connections[DEFAULT_DB_ALIAS]
-    cursor = _kept_cursor(connection)
+    cursor = _kept_cursor(connection, just_used=just_used)
     try:
         with connection.wrap_database_errors:
             return cursor.execute(sql, parameters, prepare=True, binary=True)
@@ -39,10 +40,15 @@ def _executed(sql: str, parameters: Sequence[Any]) -> "psycopg.Cursor[Row]":
         raise
 
 
-def _kept_cursor(connection: BaseDatabaseWrapper) -> "psycopg.Cursor[Row]":
+def _kept_cursor(connection: BaseDatabaseWrapper, *, just_used: bool = False) -> "psycopg.Cursor[Row]":
     cursor: psycopg.Cursor[Row] | None = getattr(connection, "leasehub_cursor", None)
     raw = connection.connection
-    if cursor is not None and raw is not None and cursor.connection is raw and not _hung_up(connection, raw):
+    if (
+        cursor is not None
+        and raw is not None
+        and cursor.connection is raw
+        and (just_used or not _hung_up(connection, raw))
+    ):
         return cursor
     connection.ensure_connection()
     # A plain cursor: Django's own interpolates in the client and never prepares.

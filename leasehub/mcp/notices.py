@@ -115,9 +115,8 @@ def forget_readers(*, batches: int = 100) -> int:
 
 def _looked_up(caller: Caller, holder: str) -> list[tuple[Any, ...]]:
     if connection.vendor == "postgresql":
-        return functions.call_many(
-            FUNCTION, (Int8(caller.key), holder, Int8(caller.organization), Int8(caller.principal))
-        )
+        key, organization, principal = Int8(caller.key), Int8(caller.organization), Int8(caller.principal)
+        return functions.call_many(FUNCTION, (key, holder, organization, principal), just_used=True)
     names: dict[str, str | int] = {
         "key": caller.key, "holder": holder, "organization": caller.organization, "principal": caller.principal
     }  # fmt: skip

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError, InternalError, OperationalError
+from django.db import Error, InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django_mcpz.elicitation import Elicitation
 from django_mcpz.jsonrpc import INVALID_REQUEST, PARSE_ERROR, error_response
@@ -194,7 +194,7 @@ def _noticed(call: Call, arguments: dict[str, Any]) -> dict[str, Any]:
     """The notices; none when they cannot be had just now: the tool has been carried out and must be answered for."""
     try:
         return notices.told(call.caller, call.reader(arguments))
-    except DatabaseError as error:
+    except Error as error:
         logger.warning("no notices: %s", str(error).strip().splitlines()[:1])
         return {}
 
