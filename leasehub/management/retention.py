@@ -8,6 +8,7 @@ resources (leases.services.prune).
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -61,7 +62,10 @@ def _prune(organization: int, before: datetime, *, batches: int) -> int:
         if settings.LEASEHUB_EVENT_ARCHIVE:
             if archived <= feed.pruned_through:
                 archived = _end_of_old(feed, before, limit=ARCHIVED_AT_ONCE)
-                archive(Organization.objects.get(pk=organization), after=feed.pruned_through, through=archived)
+                whole = archive(Organization.objects.get(pk=organization), after=feed.pruned_through, through=archived)
+                if whole is None:
+                    # Another process is at it.
+                    break
             end = min(end, archived)
         moved = _prune_batch(organization, after=feed.pruned_through, through=end)
         total += moved
@@ -171,19 +175,27 @@ def lines(events: QuerySet[Event]) -> Iterator[bytes]:
         yield json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def archive(organization: Organization, *, after: int, through: int) -> Path:
-    """Writes a span of the feed to a file of LEASEHUB_EVENT_ARCHIVE, whole or not at all.
+def archive(organization: Organization, *, after: int, through: int) -> Path | None:
+    """Writes a span of the feed to a file of LEASEHUB_EVENT_ARCHIVE; None, and no file, when some is gone already.
 
-    Named by its first position: a process that died before it deleted the events writes the same file again.
+    Named by its first and last position: whoever replaces a file writes the very same events.
     """
     folder = Path(settings.LEASEHUB_EVENT_ARCHIVE) / f"organization-{organization.pk}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / f"events-{after + 1:020d}.ndjson"
-    aside = folder / f".{file.name}.{os.getpid()}"
     span = Event.objects.filter(organization=organization, position__gt=after, position__lte=through)
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-        stream.writelines(lines(span.order_by("position")))
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(file)
-    return file
+    # Not named by the process: those of other hosts, which have the same numbers, may share the folder.
+    descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
+    aside = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            written = 0
+            for line in lines(span.order_by("position")):
+                stream.write(line)
+                written += 1
+            stream.flush()
+            os.fsync(stream.fileno())
+        if written < through - after:
+            return None
+        return aside.replace(folder / f"events-{after + 1:020d}-{through:020d}.ndjson")
+    finally:
+        aside.unlink(missing_ok=True)

@@ -227,6 +227,29 @@ def test_what_moves_out_is_in_the_archive_before_it_is_gone(
     assert len(files) == 3 and not list((tmp_path / "archive").glob("*/.*"))
 
 
+def test_a_worker_that_comes_late_replaces_no_file_of_the_archive(
+    agent: Caster, clock: Any, settings: Any, tmp_path: Path
+) -> None:
+    """It decided what to write before another one wrote and deleted."""
+    settings.LEASEHUB_EVENT_ARCHIVE = str(tmp_path)
+    for name in "abcdef":
+        agent.acquire(name)
+    told = exported()
+    clock.move(**LONG_AGO)
+    agent.acquire("young")
+    feed.stamp_all()
+    organization = agent.principal.organization
+    assert retention.archive(organization, after=0, through=6) is not None
+    # One that began earlier, when fewer were old.
+    assert retention.archive(organization, after=0, through=4) is not None
+    assert retention._prune_batch(organization.pk, after=0, through=3) == 3
+    assert retention.archive(organization, after=0, through=6) is None
+    assert retention._prune_batch(organization.pk, after=3, through=6) == 3
+    kept = {line for file in tmp_path.glob("*/*.ndjson") for line in file.read_text().splitlines()}
+    assert sorted((json.loads(line) for line in kept), key=lambda line: line["position"]) == told
+    assert not list(tmp_path.glob("*/.*"))
+
+
 def test_without_its_folder_nothing_is_deleted(agent: Caster, clock: Any, settings: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     settings.LEASEHUB_EVENT_ARCHIVE = str(tmp_path / "file")
