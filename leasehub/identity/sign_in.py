@@ -57,9 +57,7 @@ def begin(*, name: str, address: str) -> Attempt:
     """Counts an attempt, before the password is looked at. Raises Locked: then it must not be looked at."""
     account, origin = _hash("account", _folded(name), address), _hash("address", address)
     with transaction.atomic():
-        # In one order: no two attempts wait for each other's new rows crosswise.
-        for subject in sorted((account, origin)):
-            SignInAttempts.objects.get_or_create(subject_sha256=subject, defaults={"tried_at": clock.now()})
+        _make(account, origin)
         rows = _locked(account, origin)
         at = clock.now()
         tries = ((rows[account], ACCOUNT_TRIES), (rows[origin], ADDRESS_TRIES))
@@ -89,6 +87,18 @@ def succeed(attempt: Attempt) -> None:
             row.save(update_fields=["attempts", "tried_at"])
 
 
+def _make(*subjects: str) -> None:
+    """The rows that are lacking. Those that are there are locked by it: the sweep takes none of them away now."""
+    at = clock.now()
+    # In one order: no two attempts wait for each other's new rows crosswise.
+    SignInAttempts.objects.bulk_create(
+        [SignInAttempts(subject_sha256=subject, tried_at=at) for subject in sorted(subjects)],
+        update_conflicts=True,
+        unique_fields=["subject_sha256"],
+        update_fields=["subject_sha256"],
+    )
+
+
 def _locked(*subjects: str) -> dict[str, SignInAttempts]:
     rows = lock_rows(SignInAttempts.objects.filter(subject_sha256__in=subjects))
     return {row.subject_sha256: row for row in rows}
@@ -108,12 +118,13 @@ def forget(*, batches: int = 20) -> int:
     """Deletes what is too old to count; how many rows."""
     total = 0
     for _ in range(batches):
-        old = SignInAttempts.objects.filter(tried_at__lt=clock.now() - FORGOTTEN_AFTER).order_by("tried_at")
-        forgotten, _ = SignInAttempts.objects.filter(
-            pk__in=list(old.values_list("pk", flat=True)[:SWEEP_BATCH])
-        ).delete()
+        before = clock.now() - FORGOTTEN_AFTER
+        old = SignInAttempts.objects.filter(tried_at__lt=before).order_by("tried_at")
+        batch = list(old.values_list("pk", flat=True)[:SWEEP_BATCH])
+        # Those that were used meanwhile stay.
+        forgotten, _ = SignInAttempts.objects.filter(pk__in=batch, tried_at__lt=before).delete()
         total += forgotten
-        if forgotten < SWEEP_BATCH:
+        if len(batch) < SWEEP_BATCH:
             break
     return total
 

@@ -105,10 +105,13 @@ def forget_readers(*, batches: int = 100) -> int:
     """Deletes the readers of holders that have not been heard of for thirty days. How many."""
     total = 0
     for _ in range(batches):
-        old = Reader.objects.filter(used_at__lt=clock.now() - FORGET_AFTER).order_by("used_at")
-        forgotten, _ = Reader.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:FORGET_BATCH])).delete()
+        before = clock.now() - FORGET_AFTER
+        old = Reader.objects.filter(used_at__lt=before).order_by("used_at")
+        batch = list(old.values_list("pk", flat=True)[:FORGET_BATCH])
+        # Those that were used meanwhile stay.
+        forgotten, _ = Reader.objects.filter(pk__in=batch, used_at__lt=before).delete()
         total += forgotten
-        if forgotten < FORGET_BATCH:
+        if len(batch) < FORGET_BATCH:
             break
     return total
 

@@ -192,3 +192,29 @@ def test_many_at_once_get_no_more_tries_than_one_after_another() -> None:
     for thread in threads:
         thread.join()
     assert len(looked_at) == sign_in.ACCOUNT_TRIES
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_sweep_takes_no_row_away_that_an_attempt_has_found(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign_in.begin(name="root", address="203.0.113.7")
+    clock.move(hours=2)
+    locked, sweeping = sign_in._locked, threading.Event()
+
+    def sweep() -> None:
+        sweeping.set()
+        sign_in.forget()
+        connections.close_all()
+
+    sweeper = threading.Thread(target=sweep)
+
+    def late(*subjects: str) -> Any:
+        sweeper.start()
+        sweeping.wait()
+        # Time enough for a sweep that is not kept out; one that is waits for the attempt to end.
+        sweeper.join(0.3)
+        return locked(*subjects)
+
+    monkeypatch.setattr(sign_in, "_locked", late)
+    sign_in.begin(name="root", address="203.0.113.7")
+    sweeper.join()
+    assert set(SignInAttempts.objects.values_list("attempts", flat=True)) == {1}
