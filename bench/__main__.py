@@ -11,6 +11,7 @@ import psycopg
 from bench import (
     client,
     command_line,
+    events,
     full_database,
     ground,
     handoffs,
@@ -33,6 +34,7 @@ PARTS = {
     "handoffs": handoffs.figures,
     "pools": pools.figures,
     "mcp": mcp.figures,
+    "events": events.figures,
     "command-line": command_line.figures,
     "client": client.figures,
     "memory": memory.figures,

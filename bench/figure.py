@@ -27,6 +27,9 @@ class Plan:
     slots: int = 5000
     waiters: int = 1000
     tool_calls: int = 1000
+    feed: int = 600_000
+    arrivals: int = 20
+    followers: int = 200
 
 
 QUICK = Plan(
@@ -48,6 +51,9 @@ QUICK = Plan(
     slots=5000,
     waiters=40,
     tool_calls=100,
+    feed=5000,
+    arrivals=2,
+    followers=20,
 )
 
 

@@ -23,6 +23,10 @@ FIGURES = (
     "status of a pool",
     "draining a queue over 50 slots",
     "acquire through MCP, CPU time against the API",
+    "a page of 50 events at the tail of 5,000 against one of 1,000",
+    "an event reaches a stream, SQLite, the median",
+    "while 20 streams follow each, against none",
+    "events numbered a second",
     "leasehub lease heartbeat, the whole process",
     "memory of leasehub up at rest",
 )
