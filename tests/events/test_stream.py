@@ -155,6 +155,7 @@ def test_what_everybody_has_written_is_forgotten(agent: Caster, opened: Open) ->
     stream = opened(agent)
     other = opened(agent, types=("handoff.created",))
     other.part()
+    until(lambda: position() is not None)
     agent.acquire("0")
     assert stream.positions(1) == [1]
     until(lambda: position() == 1)
