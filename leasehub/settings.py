@@ -144,6 +144,7 @@ LEASEHUB_EVENT_DAYS = positive_int("LEASEHUB_EVENT_DAYS", 90, at_most=36_600)
 LEASEHUB_EVENT_ARCHIVE = archive("LEASEHUB_EVENT_ARCHIVE")
 # Whether pools may declare commands: they are code that the workers run.
 LEASEHUB_COMMANDS = switch("LEASEHUB_COMMANDS", "on")
+LEASEHUB_PREPARED_STATEMENTS = switch("LEASEHUB_PREPARED_STATEMENTS", "on")
 # Hosts and networks that webhooks may go to although they are not public, and without TLS.
 LEASEHUB_WEBHOOK_ALLOW = hosts_and_networks("LEASEHUB_WEBHOOK_ALLOW")
 # How long a webhook's delivery stays in its log once it is over.
@@ -189,6 +190,9 @@ def databases() -> dict[str, dict[str, object]]:
     # No ping before each request: the hot path finds a broken connection by using it (leasehub.db.retry).
     parsed["CONN_HEALTH_CHECKS"] = False
     parsed.setdefault("OPTIONS", {})
+    # Prepared is what asks for it, the calls of the hot path: nothing is ever sent so often that it is by itself.
+    # Behind a pooler that hands every transaction another connection there must be none (Django's own default).
+    parsed["OPTIONS"]["prepare_threshold"] = 2**31 if LEASEHUB_PREPARED_STATEMENTS else None
     # A caller that waits for a lock longer than this gets a 503 that says when to come back.
     parsed["OPTIONS"]["options"] = (
         f"-c lock_timeout={LEASEHUB_LOCK_TIMEOUT_MS} -c statement_timeout={LEASEHUB_STATEMENT_TIMEOUT_MS} "

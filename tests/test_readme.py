@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.handoffs.test_browser import browser, open_page
+from tests.browser import browser, open_page
 
 __all__ = ["browser"]
 

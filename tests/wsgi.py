@@ -73,7 +73,9 @@ def call(
     with kept_connection():
         response = application(complete, lambda status, headers, exc_info=None: started.extend([status, headers]))
         try:
-            body = b"".join(response)
+            # A stream of events has no end: its beginning is its answer.
+            is_stream = dict(started[1]).get("Content-Type", "").startswith("text/event-stream")
+            body = next(iter(response)) if is_stream else b"".join(response)
         finally:
             getattr(response, "close", lambda: None)()
     return Answer(int(started[0].split()[0]), CaseInsensitiveMapping(started[1]), body)

@@ -2,6 +2,7 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from leasehub.events.models import Event
 from leases.models import Resource
@@ -163,3 +164,18 @@ def test_a_newline_slips_through_no_fence(organization: Any, pattern: str) -> No
 def test_a_handle_outside_its_own_key_s_fence_cannot_hold_by_default(organization: Any) -> None:
     fenced = cast(organization, "agent", holder_pattern=r"^ci-.*$")
     assert error_of(fenced.acquire())["code"] == "FORBIDDEN"
+
+
+def test_a_call_of_the_hot_path_is_prepared_once(agent: Caster) -> None:
+    """Planning it anew each time takes longer than carrying it out."""
+    if connection.vendor != "postgresql":
+        return
+    for number in range(3):
+        agent.acquire(f"r{number}")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE statement LIKE %s",
+            ["%lease_acquire%"],
+        )
+        ((times,),) = cursor.fetchall()
+    assert times >= 3
