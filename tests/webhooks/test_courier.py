@@ -17,7 +17,7 @@ from leasehub.events.webhooks.models import WebhookDelivery
 from tests.conftest import Caster
 from tests.installation import Installation, eventually
 from tests.webhooks.conftest import Subscribe, row
-from tests.webhooks.receiver import Receiver, hangs
+from tests.webhooks.receiver import OK, Receiver, hangs, says
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WORKER = (sys.executable, "-m", "django", "worker")
@@ -86,6 +86,48 @@ def test_failing_endpoints_and_one_organization_take_half_of_the_room(couriers: 
     one._under_way[4] = courier.Trip(due(4, organization=3), thread)
     assert not one._has_room_for(due(5, organization=5))
     one._under_way.clear()
+
+
+def test_an_endpoint_that_fails_to_be_replayed_counts_among_the_failing(
+    operator: Caster, subscribe: Subscribe, receivers: Callable[[], Receiver], couriers: Any, monkeypatch: Any
+) -> None:
+    broken, well = receivers(), receivers()
+    broken.behave = says(b"")
+    endpoints = [subscribe(to=to) for to in (broken, well)]
+    for endpoint in endpoints * 2:
+        assert operator.post(f"webhooks/{endpoint['webhook_id']}/test").status_code == 202
+    one, judged = couriers(), []
+    monkeypatch.setattr(one, "_has_room_for", lambda due: judged.append(due) or Courier._has_room_for(one, due))
+    one.look()
+    eventually(lambda: len(well.got) == 2 and not one._under_way)
+    assert one._failed == {row(endpoints[0]).pk}
+    judged.clear()
+    one.look()
+    assert [due.is_failing for due in judged] == [True]
+    eventually(lambda: not one._under_way)
+    broken.behave = says(OK)
+    operator.post(f"webhooks/{endpoints[0]['webhook_id']}/test")
+    one.look()
+    eventually(lambda: not one._under_way)
+    assert one._failed == set()
+
+
+def test_an_endpoint_for_which_there_was_no_thread_is_served_later(
+    agent: Caster, subscribe: Subscribe, receiver: Receiver, couriers: Any, clock: Any, monkeypatch: Any
+) -> None:
+    endpoint = subscribe()
+    agent.acquire()
+    one = couriers()
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(threading.Thread, "start", none_left)
+        one.look()
+    clock.move(seconds=46)
+    one.look()
+    eventually(lambda: row(endpoint).cursor == 1)
 
 
 def test_two_couriers_deliver_each_event_once_and_in_order(

@@ -54,6 +54,11 @@ ANSWERS: list[tuple[str, Behaviour, str]] = [
         says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\nhalf"),
         "broke its answer off",
     ),
+    (
+        "has a chunk of less than nothing",
+        says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhalf"),
+        "did not answer with HTTP",
+    ),
     ("speaks no HTTP", says(b"220 mail.example ESMTP\r\n"), "did not answer with HTTP"),
     ("answers HTTP/0.9", says(b"<html>hello</html>"), "did not answer with HTTP"),
     ("continues for ever", floods(b"HTTP/1.1 100 Continue\r\n\r\n" * 700), "HTTP|endless headers"),

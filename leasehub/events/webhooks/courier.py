@@ -9,7 +9,7 @@ organization: there is always room for the others.
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery.signals import worker_ready, worker_shutdown, worker_shutting_down
@@ -42,6 +42,8 @@ class Courier(threading.Thread):
         super().__init__(name="webhooks", daemon=True)
         self._limit = limit
         self._under_way: dict[int, Trip] = {}
+        #: The endpoints whose last message from here was not taken: a replay or a test leaves no other trace of it.
+        self._failed: set[int] = set()
         self._ending = threading.Event()
         self._patient_until = float("inf")
 
@@ -60,6 +62,8 @@ class Courier(threading.Thread):
         for due in delivery.due():
             if self._ending.is_set():
                 return
+            if due.endpoint in self._failed:
+                due = replace(due, is_failing=True)
             if not self._has_room_for(due):
                 continue
             try:
@@ -87,7 +91,12 @@ class Courier(threading.Thread):
         name = f"webhook-{due.endpoint}"
         thread = threading.Thread(target=self._deliver, args=(attempt,), name=name, daemon=True)
         self._under_way[due.endpoint] = Trip(due, thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            # There are as many threads as may be. What was claimed is free again when the claim runs out.
+            self._under_way.pop(due.endpoint)
+            raise
 
     def _deliver(self, attempt: Attempt) -> None:
         endpoint = attempt.endpoint
@@ -96,6 +105,7 @@ class Courier(threading.Thread):
             following: Attempt | None = attempt
             while following is not None:
                 outcome = tried(following)
+                (self._failed.discard if outcome.is_success else self._failed.add)(endpoint)
                 goes_on = self._tell(following, outcome) and outcome.is_success
                 is_over = self._ending.is_set() or time.monotonic() >= until
                 following = delivery.take(endpoint=endpoint) if goes_on and not is_over else None

@@ -7,6 +7,7 @@ The whole attempt ends by its deadline, whatever the receiver does, and of its a
 
 import http.client
 import io
+import logging
 import socket
 import ssl
 import threading
@@ -20,6 +21,8 @@ from typing import Any
 from leasehub.errors import ValidationError
 from leasehub.events.webhooks import addresses
 from leasehub.events.webhooks.addresses import Target
+
+logger = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS = 15.0
 CONNECT_SECONDS = 5.0
@@ -62,8 +65,12 @@ def post(url: str, *, headers: Mapping[str, str], body: bytes, seconds: float = 
         error = f"took longer than {seconds:g} s"
     except ssl.SSLError as failure:
         error = f"TLS: {getattr(failure, 'verify_message', '') or failure.reason or 'failed'}"[:200]
-    except (OSError, http.client.HTTPException) as failure:
+    except (OSError, http.client.HTTPException, ValueError) as failure:
         error = _fault(failure)
+    except Exception:
+        # Of an attempt without an outcome nobody would know that it failed: it would be made for ever.
+        logger.exception("a webhook cannot be sent")
+        error = "cannot be sent: the server's log has the reason"
     return Outcome(status, error, retry_after, round(1000 * (time.monotonic() - began)))
 
 
@@ -74,7 +81,8 @@ def _refusal(status: int) -> str:
 def _fault(failure: Exception) -> str:
     if isinstance(failure, ConnectionRefusedError):
         return "refused the connection"
-    if isinstance(failure, http.client.HTTPException) and not isinstance(failure, http.client.RemoteDisconnected):
+    is_malformed = isinstance(failure, http.client.HTTPException | ValueError)
+    if is_malformed and not isinstance(failure, http.client.RemoteDisconnected):
         return "did not answer with HTTP"
     if isinstance(failure, ConnectionError):
         return "broke the connection off"
