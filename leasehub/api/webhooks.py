@@ -96,7 +96,7 @@ class ReplayedSpan(BaseModel):
     webhook_id: str
     #: How many deliveries were added.
     queued: int
-    #: Where to go on, with ``after``, when there were more than may wait at once.
+    #: Where to go on, with ``after``, when there were more than may wait, or be looked at, at once.
     next: int | None
 
 

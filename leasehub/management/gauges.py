@@ -1,6 +1,6 @@
-"""What the database says of itself, for /metrics and doctor: each figure by one statement of bounded cost.
+"""What the database says of itself, for /metrics and doctor: each figure by statements of bounded cost.
 
-Every statement goes along an index that holds only what is open (live leases, waiting tasks, pending handoffs), and
+Every one goes along an index that holds only what is open (live leases, waiting tasks, pending handoffs), and
 counts no further than anybody needs: a table of millions costs no more. Figures are of the whole server; what is
 a tenant's name stands in labels alone.
 """

@@ -461,6 +461,39 @@ def test_a_replay_of_more_than_may_wait_says_where_to_go_on(
     assert receiver.positions == [1, 2, 3, 4, 5]
 
 
+def test_a_replay_looks_at_so_many_positions_and_says_where_to_go_on(
+    agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = subscribe(types=["lease.released"])
+    held = agent.acquire("one").json()["data"]
+    for number in range(5):
+        agent.acquire(f"r{number}")
+    agent.delete(f"leases/{held['lease_id']}")
+    send_until_done()
+    monkeypatch.setattr(queries, "WINDOW", 4)
+    replay = f"webhooks/{endpoint['webhook_id']}/replay"
+    first = operator.post(replay, {"after": 0}).json()["data"]
+    assert (first["queued"], first["next"]) == (0, 4)
+    second = operator.post(replay, {"after": 4}).json()["data"]
+    assert (second["queued"], second["next"]) == (1, None)
+
+
+def test_a_delivery_whose_event_retention_has_moved_out_is_over(
+    agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver, clock: Any
+) -> None:
+    endpoint = subscribe()
+    receiver.behave = REFUSED
+    agent.acquire("one")
+    send_all()
+    Event.objects.filter(position=1).delete()
+    agent.acquire("two")
+    receiver.behave = status(200)
+    clock.move(seconds=10)
+    send_until_done()
+    assert [(told["state"], told["position"]) for told in log(operator, endpoint)] == [("delivered", 2), ("failed", 1)]
+    assert "not kept" in log(operator, endpoint)[1]["error"]
+
+
 def test_a_replay_that_fails_holds_nothing_up_and_ends(
     agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver, clock: Any
 ) -> None:
@@ -565,6 +598,15 @@ def test_the_backlog_counts_what_is_to_be_sent(
     assert queries.webhook_backlog()[0] == 1
     send_until_done()
     assert queries.webhook_backlog() == (0, 0.0)
+
+
+def test_counting_the_backlog_asks_nothing_of_endpoints_that_have_none(
+    agent: Caster, subscribe: Subscribe, django_assert_num_queries: Any
+) -> None:
+    for _ in range(5):
+        subscribe()
+    with django_assert_num_queries(1):
+        assert queries.webhook_backlog() == (0, 0.0)
 
 
 def test_old_deliveries_are_forgotten_and_pending_ones_are_not(

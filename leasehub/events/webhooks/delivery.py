@@ -38,6 +38,7 @@ LONGEST_PAUSE = timedelta(hours=10)
 DISABLED_AFTER = timedelta(days=3)
 REPLAY_TRIES = 5
 GONE = 410
+NOT_KEPT = "the event is not kept any more"
 #: So many events of other types, or for so long, are passed over before the cursor says so.
 SKIPPED_UNWRITTEN = 1000
 SKIPPED_UNWRITTEN_FOR = timedelta(seconds=10)
@@ -159,8 +160,14 @@ def _claimed(
 
 def _of_feed(row: WebhookEndpoint, event: Event, at: datetime) -> WebhookDelivery:
     # The row of the event after the cursor, when there is one, is pending: no look into the whole log.
-    begun = WebhookDelivery.objects.filter(endpoint=row, state="pending", purpose=Purpose.FEED, position=event.position)
-    return begun.first() or WebhookDelivery.objects.create(
+    begun = WebhookDelivery.objects.filter(endpoint=row, state="pending", purpose=Purpose.FEED).first()
+    if begun is not None and begun.position == event.position:
+        return begun
+    if begun is not None:
+        # Retention has moved its event out, so it will not be tried again.
+        begun.state, begun.ended_at, begun.error = WebhookDelivery.State.FAILED, at, NOT_KEPT
+        begun.save(update_fields=["state", "ended_at", "error"])
+    return WebhookDelivery.objects.create(
         endpoint=row,
         purpose=Purpose.FEED,
         event_id=event.event_id,
@@ -181,7 +188,7 @@ def _attempt(
 ) -> Attempt:
     obstacle, headers, body = "", {}, b""
     if event is None and delivery.purpose != Purpose.TEST:
-        obstacle = "the event is not kept any more"
+        obstacle = NOT_KEPT
     else:
         body = _body(row, delivery, event)
         try:

@@ -14,8 +14,9 @@ from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
 State = WebhookEndpoint.State
 #: How many positions are looked at for the next event of an endpoint's types.
 WINDOW = 50_000
-#: The backlog of an endpoint is counted no further.
+#: The backlog of an endpoint is counted no further, and of no more endpoints.
 MOST_COUNTED = 1000
+MOST_WAITING = 100
 
 
 def endpoints(*, organization: int) -> QuerySet[WebhookEndpoint]:
@@ -65,8 +66,7 @@ def last_position(organization: int) -> int:
 def due(at: datetime) -> QuerySet[WebhookEndpoint]:
     """The endpoints with something to send that nobody is sending, whoever has waited longest first."""
     waiting = WebhookDelivery.objects.filter(endpoint=OuterRef("pk"), state="pending", next_attempt_at__lte=at)
-    behind = Q(cursor__lt=Subquery(Feed.objects.filter(pk=OuterRef("organization")).values("last_position")))
-    from_feed = Q(state=State.ACTIVE, next_attempt_at__lte=at) & behind
+    from_feed = Q(state=State.ACTIVE, next_attempt_at__lte=at) & _behind()
     # A test is made of a paused endpoint as well.
     asked_for = (Q(state=State.ACTIVE) & Exists(waiting.exclude(purpose="feed"))) | Exists(
         waiting.filter(purpose="test")
@@ -79,16 +79,25 @@ def due(at: datetime) -> QuerySet[WebhookEndpoint]:
     )
 
 
+def _behind() -> Q:
+    """Its feed has gone on."""
+    return Q(cursor__lt=Subquery(Feed.objects.filter(pk=OuterRef("organization")).values("last_position")))
+
+
 def webhook_backlog() -> tuple[int, float]:
     """(what active endpoints are still to be sent, the age in seconds of the oldest of it; 0 without any).
 
-    Of each endpoint at most a thousand are counted.
+    Looked at are the hundred endpoints that fail for longest, or else wait for longest; of each at most a thousand
+    messages are counted.
     """
     total, oldest = 0, None
-    for row in WebhookEndpoint.objects.filter(deleted_at=None, state=State.ACTIVE):
-        asked = WebhookDelivery.objects.filter(endpoint=row, state="pending").exclude(purpose="feed")
+    asked_for = WebhookDelivery.objects.filter(state="pending").exclude(purpose="feed")
+    waiting = WebhookEndpoint.objects.filter(deleted_at=None, state=State.ACTIVE).filter(
+        _behind() | Exists(asked_for.filter(endpoint=OuterRef("pk")))
+    )
+    for row in waiting.order_by(F("failing_since").asc(nulls_last=True), "next_attempt_at")[:MOST_WAITING]:
         ahead = concerning(row).filter(position__gt=row.cursor, position__lte=row.cursor + WINDOW)
-        times = [*asked.values_list("created_at", flat=True)[:MOST_COUNTED]]
+        times = [*asked_for.filter(endpoint=row).values_list("created_at", flat=True)[:MOST_COUNTED]]
         times += ahead.order_by("position").values_list("at", flat=True)[:MOST_COUNTED]
         total += len(times)
         oldest = min([*times, *([oldest] if oldest else [])], default=None)

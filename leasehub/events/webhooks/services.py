@@ -156,34 +156,39 @@ def replay_delivery(*, organization: int, webhook_id: str, delivery_id: str) -> 
     )
 
 
-@transaction.atomic
 def replay(
     *, organization: int, webhook_id: str, after: int, before: int | None = None
 ) -> tuple[WebhookEndpoint, int, int | None]:
     """Has the events between two positions sent again that it was told of, or would have been, in order.
 
-    Answers how many, and the position to go on after when there were more than may wait at once. What the feed is
-    still to bring is not among them. Raises NotFound, QuotaExceeded.
+    Answers how many, and the position to go on after when there were more than may wait at once, or more positions
+    than one call looks at. What the feed is still to bring is not among them. Raises NotFound, QuotaExceeded.
     """
-    row = _locked(organization, webhook_id)
-    room = _check_quota(row, 1)
-    end = row.cursor + 1 if before is None else min(before, row.cursor + 1)
-    span = queries.concerning(row).filter(position__gt=after, position__lt=end).order_by("position")
-    found = list(span.values_list("event_id", "position", "type")[: room + 1])
-    now = clock.now()
-    WebhookDelivery.objects.bulk_create(
-        WebhookDelivery(
-            endpoint=row,
-            purpose=Purpose.REPLAY,
-            event_id=event_id,
-            position=position,
-            type=type,
-            created_at=now,
-            next_attempt_at=now,
+    # Before any lock: where few events are of its types the look is long.
+    row = queries.endpoint(organization=organization, webhook_id=webhook_id)
+    last = row.cursor if before is None else min(before - 1, row.cursor)
+    end = min(last, after + queries.WINDOW)
+    span = queries.concerning(row).filter(position__gt=after, position__lte=end).order_by("position")
+    found = list(span.values_list("event_id", "position", "type")[: MOST_REPLAYS + 1])
+    with transaction.atomic():
+        row = _locked(organization, webhook_id)
+        room = _check_quota(row, 1)
+        now = clock.now()
+        WebhookDelivery.objects.bulk_create(
+            WebhookDelivery(
+                endpoint=row,
+                purpose=Purpose.REPLAY,
+                event_id=event_id,
+                position=position,
+                type=type,
+                created_at=now,
+                next_attempt_at=now,
+            )
+            for event_id, position, type in found[:room]
         )
-        for event_id, position, type in found[:room]
-    )
-    return row, min(len(found), room), found[room - 1][1] if len(found) > room else None
+    if len(found) > room:
+        return row, room, found[room - 1][1]
+    return row, len(found), end if end < last else None
 
 
 def disable(row: WebhookEndpoint, *, at: datetime, reason: str) -> None:
