@@ -29,6 +29,8 @@ LOOK_SECONDS = {"postgresql": 0.1, "sqlite": 0.25}
 KEY_SECONDS = 2
 #: How long the thread stays when nobody follows any more.
 LINGER_SECONDS = 10
+#: How long it lets a failure pass.
+FAILED_SECONDS = 1
 #: How many events one query reads.
 READ = 500
 #: How many events a stream writes at a time.
@@ -224,7 +226,12 @@ class Watch:
             # They go on waiting, and each of them meets the failure itself when its time is up.
             logger.warning("cannot read the feed: %s", str(error).strip().splitlines()[:1])
             connection.close()
-            time.sleep(1)
+            time.sleep(FAILED_SECONDS)
+        except Exception:
+            # Without this thread all who follow would wait for nothing.
+            logger.exception("reading the feed for those who follow it failed")
+            connection.close()
+            time.sleep(FAILED_SECONDS)
 
     def _end_those_without_a_key(self, channels: dict[int, Channel]) -> None:
         if time.monotonic() - self._keys_asked_at < KEY_SECONDS:

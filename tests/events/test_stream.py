@@ -133,6 +133,27 @@ def test_a_stream_writes_what_its_view_shows(agent: Caster, organization: Any, o
     assert own.next().data["principal"] == "blind"
 
 
+def test_the_reader_goes_on_after_a_failure_that_nobody_thought_of(
+    agent: Caster, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehub.events.following.FAILED_SECONDS", 0.01)
+    render, failed = watch._render, threading.Event()
+
+    def fails_once(event: Any) -> bytes:
+        if not failed.is_set():
+            failed.set()
+            raise KeyError("nobody thought of it")
+        return render(event)
+
+    monkeypatch.setattr(watch, "_render", fails_once)
+    with ThreadPoolExecutor(1) as thread:
+        told = thread.submit(opened(agent).positions, 1)
+        # Followed before it happens, so that it is the reader who renders it.
+        until(lambda: followers() == 1 and all(channel.position is not None for channel in watch._channels.values()))
+        agent.acquire()
+        assert told.result(timeout=20) == [1] and failed.is_set()
+
+
 def test_a_text_that_is_older_than_what_is_kept_is_read_again(
     agent: Caster, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +269,9 @@ def test_a_reader_that_went_away_is_found_when_a_place_is_wanted(
     monkeypatch.setattr(streams, "_places", threading.BoundedSemaphore(1))
     gone = opened(agent)
     assert gone.part() == ":\n\n"
-    until(lambda: not gone.stream._follower.bell.is_set())
+    # The first look rings too.
+    until(lambda: position() is not None)
+    gone.stream._follower.bell.clear()
     assert agent.get("events/stream").status_code == 503
     assert gone.stream._follower.bell.is_set()
 
