@@ -69,7 +69,9 @@ def told(caller: Caller, holder: str) -> dict[str, Any]:
 
 def _told(caller: Caller, holder: str, unread: Unread) -> dict[str, Any]:
     notices = _of_requests(unread.requests)
-    new = [(event.pk, notice) for event in _events(unread.events) if (notice := _notice(caller, event)) is not None]
+    events = _events(unread.events)
+    pending = _pending(events)
+    new = [(event.pk, notice) for event in events if (notice := _notice(caller, event, pending)) is not None]
     shown = new[: max(0, MOST_TOLD - len(notices))]
     if not new and unread.settled > unread.floor:
         # So that what was read is looked at no more.
@@ -167,6 +169,20 @@ def _events(ids: Iterable[int]) -> list[Event]:
     return list(Event.objects.filter(pk__in=wanted).select_related("actor", "principal").order_by("pk"))
 
 
+def _pending(events: Iterable[Event]) -> set[str]:
+    """The handoffs of these events that still wait for an answer."""
+    offered = [
+        handoffs.parse_handoff_id(str(event.data.get("handoff_id")))
+        for event in events
+        if event.type == "handoff.created"
+    ]
+    if not offered:
+        return set()
+    at = clock.now()
+    rows = Handoff.objects.filter(public_id__in=offered).only("public_id", "status", "accept_by")
+    return {row.handoff_id for row in rows if row.status_at(at) == Handoff.Status.PENDING}
+
+
 def _of_requests(ids: list[int]) -> list[dict[str, Any]]:
     if not ids:
         return []
@@ -183,11 +199,11 @@ def _of_requests(ids: list[int]) -> list[dict[str, Any]]:
     ]
 
 
-def _notice(caller: Caller, event: Event) -> dict[str, Any] | None:
-    """What an event means to the caller; None when it is of no interest any more."""
+def _notice(caller: Caller, event: Event, pending: set[str]) -> dict[str, Any] | None:
+    """What an event means to the caller, of the handoffs that are pending; None when it is of no interest any more."""
     at = clock.iso(event.at)
     if event.type.startswith("handoff."):
-        return _of_handoff(event, at)
+        return _of_handoff(event, at, pending)
     if event.type.startswith("pool."):
         request_id = str(event.data.get("request_id", ""))
         reason = event.data.get("reason") or event.data.get("error") or "it failed"
@@ -214,14 +230,13 @@ def _how_it_ended(caller: Caller, event: Event) -> str:
     return "ran out without a heartbeat and was reaped"
 
 
-def _of_handoff(event: Event, at: str) -> dict[str, Any] | None:
+def _of_handoff(event: Event, at: str, pending: set[str]) -> dict[str, Any] | None:
     handoff_id, subject = str(event.data.get("handoff_id")), event.data.get("subject_id")
     giver = event.principal.handle if event.principal else ""
     addressee = event.data.get("to_principal")
     what = "handoff_" + event.type.partition(".")[2]
     if event.type == "handoff.created":
-        pending = Handoff.objects.filter(public_id=handoffs.parse_handoff_id(handoff_id)).first()
-        if pending is None or pending.status_at(clock.now()) != Handoff.Status.PENDING:
+        if handoff_id not in pending:
             return None
         what = "handoff_waiting"
     message = {

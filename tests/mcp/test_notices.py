@@ -288,3 +288,12 @@ def test_turns_that_nobody_fetches_hide_nothing_else(
     all_is_numbered(mine)
     assert told(mine) == [("turn_come", waits)]
     assert ("lease_lost", lost) in told(mine, "pool_wait", pool="phones", request_id=waits)
+
+
+def test_many_handoffs_are_looked_up_together(mine: Session, agent: Caster, teammate: Caster) -> None:
+    told(mine)
+    for number in range(12):
+        assert teammate.post("handoffs", {"to_principal": "agent", "subject_id": f"s{number}"}).status_code == 201
+    with CaptureQueriesContext(connection) as asked:
+        assert len(told(mine)) == notices.MOST_TOLD
+    assert sum('FROM "handoffs_handoff"' in query["sql"] for query in asked) == 1
