@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.db.models import QuerySet
+
 from leasehub.db import clock
 from leasehub.errors import NotFound
 from leasehub.events.models import Event
@@ -21,6 +23,8 @@ from pools.models import RESOURCE_TYPE as SLOT
 from pools.models import Slot
 
 HISTORY = 10
+#: How many of the newest events of a resource are looked at: of some there are millions, few of them the caller's.
+LOOKED_AT = 10_000
 #: The events that give somebody a resource.
 STARTS = ("lease.acquired", "lease.taken_over", "lease.transferred", "task.claimed", "pool.granted")
 
@@ -59,7 +63,7 @@ class Explanation:
 
 
 def explain(*, caller: Caller, resource_type: str, resource_id: str) -> Explanation:
-    """Never raises: of a resource that nobody knows it says that it is free."""
+    """Of a resource that nobody knows it says that it is free; of what happened long ago it says nothing."""
     found = leases.resource(caller=caller, resource_type=resource_type, resource_id=resource_id)
     row = found or Resource(resource_type=resource_type, resource_id=resource_id)
     at = clock.now()
@@ -70,10 +74,12 @@ def explain(*, caller: Caller, resource_type: str, resource_id: str) -> Explanat
         _say_of_task(answer, caller, resource_id, at)
     elif resource_type == SLOT and caller.observes:
         _say_of_slot(answer, caller, resource_id)
-    start = _last_start(caller, resource_type, resource_id)
+    lately = _lately(caller, resource_type, resource_id)
+    start = lately.filter(principal=caller.principal, type__in=STARTS).order_by("-pk").first()
     if start is not None and start.lease_id is not None and start.lease_id != row.lease_id:
         _say_of_last_lease(answer, caller, start)
-    answer.facts["history"] = [_happened(event) for event in _history(caller, resource_type, resource_id)]
+    history = lately.select_related("actor", "principal").order_by("-pk")[:HISTORY]
+    answer.facts["history"] = [_happened(event) for event in history]
     return answer
 
 
@@ -155,15 +161,14 @@ def _say_of_slot(answer: Explanation, caller: Caller, resource_id: str) -> None:
     answer.advice = f"Slots are given by their pool alone: ask the pool {pool}."
 
 
-def _last_start(caller: Caller, resource_type: str, resource_id: str) -> Event | None:
-    mine = Event.objects.filter(
-        organization_id=caller.organization,
-        resource_type=resource_type,
-        resource_id=resource_id,
-        principal=caller.principal,
-        type__in=STARTS,
-    )
-    return mine.order_by("-pk").first()
+def _lately(caller: Caller, resource_type: str, resource_id: str) -> QuerySet[Event]:
+    """What the caller may see of the newest events of the resource."""
+    events = View.of(caller, resource=(resource_type, resource_id)).events()
+    newest = Event.objects.filter(
+        organization_id=caller.organization, resource_type=resource_type, resource_id=resource_id
+    ).order_by("-pk")
+    older = newest.values_list("pk", flat=True)[LOOKED_AT : LOOKED_AT + 1].first()
+    return events if older is None else events.filter(pk__gt=older)
 
 
 def _say_of_last_lease(answer: Explanation, caller: Caller, start: Event) -> None:
@@ -194,11 +199,6 @@ def _say_of_last_lease(answer: Explanation, caller: Caller, start: Event) -> Non
 def _who_ended_it(caller: Caller, ending: Ending) -> str | None:
     """Of a takeover the one who took over, to those who may see it."""
     return ending.by if ending.ended_by != "taken_over" or caller.observes else None
-
-
-def _history(caller: Caller, resource_type: str, resource_id: str) -> list[Event]:
-    view = View.of(caller, resource=(resource_type, resource_id))
-    return list(view.events().select_related("actor", "principal").order_by("-pk")[:HISTORY])
 
 
 def _happened(event: Event) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from leasehub.explain import resources
 from leases import services
 from tests.conftest import Caster, cast
 from tests.leases.conftest import Endings, Held
@@ -115,3 +116,16 @@ def test_a_slot_says_what_is_wrong_with_it(agent: Caster, operator: Caster) -> N
 def test_both_names_are_wanted(agent: Caster) -> None:
     assert agent.get("explain?resource_type=deploy").status_code == 400
     assert agent.get("explain?resource_type=a&resource_id=b&x=1").status_code == 400
+
+
+def test_of_a_busy_resource_the_newest_events_are_looked_at(
+    agent: Caster, teammate: Caster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for caster in (agent, teammate, teammate):
+        held = caster.acquire().json()["data"]
+        caster.delete(f"leases/{held['lease_id']}")
+    assert explained(agent)["last_lease"] is not None
+    monkeypatch.setattr(resources, "LOOKED_AT", 3)
+    said = explained(agent)
+    assert said["last_lease"] is None and len(said["history"]) == 3
+    assert explained(teammate)["last_lease"]["lease_id"] == held["lease_id"]
