@@ -45,7 +45,8 @@ class Verdict:
 
 
 def examine(*, organization: int | None = None) -> list[Verdict]:
-    """Everything that can be asked from inside. For a tenant's operator, of pools its own alone are named."""
+    """Everything that can be asked from inside. For a tenant's operator, of pools and the workers that serve them its
+    own alone are named."""
     examined = list(_guarded(database))
     if examined[0].status != FAIL:
         examined += _guarded(migrations)
@@ -54,8 +55,9 @@ def examine(*, organization: int | None = None) -> list[Verdict]:
     if any(verdict.status == FAIL for verdict in examined if verdict.check in ("database", "migrations")):
         # Nothing else can be asked.
         return examined
-    for ask in (clocks, dialect, beat, workers, feed, reaper, webhooks):
+    for ask in (clocks, dialect, beat, feed, reaper, webhooks):
         examined += _guarded(ask)
+    examined += _guarded(lambda: workers(organization), name="workers")
     return [*examined, *_guarded(lambda: commands(organization), name="pool_workers")]
 
 
@@ -164,7 +166,7 @@ def beat() -> Iterator[Verdict]:
         yield judged("beat", seconds, BEAT_AGE, f"ran a scan {seconds:.0f} s ago", todo)
 
 
-def workers() -> Iterator[Verdict]:
+def workers(organization: int | None) -> Iterator[Verdict]:
     ages = gauges.beat()[1].values
     todo = "Start one: `leasehub up` has one, a fleet runs `celery -A leasehub.celery worker`."
     if not ages:
@@ -172,7 +174,13 @@ def workers() -> Iterator[Verdict]:
         return
     youngest = min(ages.values())
     alive = sorted(queue for (queue,), age in ages.items() if age <= WORKER_AGE[0])
-    message = f"seen {youngest:.0f} s ago; served: {', '.join(alive) or 'nothing'}"
+    named = alive
+    if organization is not None:
+        # What the hosts of others are called is not its business.
+        own = Pool.objects.filter(organization_id=organization, worker__in=alive).values_list("worker", flat=True)
+        named = [queue for queue in alive if queue in {settings.CELERY_TASK_DEFAULT_QUEUE, *own}]
+    more = f" and {len(alive) - len(named)} more" if len(named) < len(alive) else ""
+    message = f"seen {youngest:.0f} s ago; served: {', '.join(named) or 'nothing'}{more}"
     yield judged("workers", youngest, WORKER_AGE, message, todo)
 
 

@@ -62,9 +62,11 @@ def test_what_is_wrong_comes_with_what_to_do(well: None, operator: Caster, clock
     assert statuses()["feed"] == OK
 
 
-def test_the_pools_of_others_are_not_named(well: None, operator: Caster, stranger: Caster) -> None:
+def test_the_pools_and_hosts_of_others_are_not_named(well: None, operator: Caster, stranger: Caster) -> None:
     runs.announce(worker_name="gpu/boot:1:1", queues=["gpu-host"])
     operator.put("pools/secret-pool", {"slots": [{"id": "a"}], "provision": "true", "worker": "gpu-host"})
+    assert "served: default, gpu-host" in operator.get("doctor").content.decode()
+    assert "served: default and 1 more" in stranger.get("doctor").content.decode()
     ServedQueue.objects.filter(worker="gpu-host").delete()
     Pool.objects.update(worker="nobody")
     assert "secret-pool" in operator.get("doctor").content.decode()
