@@ -1,5 +1,8 @@
 -- The hot verbs, one round trip each: check the key, lock the row, read the clock, decide, write, journal.
 -- leases/engines/portable.py says the same in Python for SQLite; both pass the same tests.
+--
+-- A session keeps a function's plans. Made while the tables are as good as empty, they would read all of what comes
+-- later: without sequential scans they are right for any number of rows.
 
 CREATE FUNCTION leasehub_iso(at timestamptz) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
@@ -39,7 +42,7 @@ CREATE FUNCTION lease_acquire(
     p_purpose text, p_payload jsonb, p_lifetime_ms bigint,
     OUT outcome text, OUT lease_id uuid, OUT fencing_token bigint, OUT expires_at timestamptz,
     OUT at timestamptz, OUT previous jsonb
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     caller record;
     r leases_resource;
@@ -155,7 +158,7 @@ CREATE FUNCTION lease_grant(
     p_payload jsonb, p_event text, p_actor bigint, p_key bigint, p_data jsonb,
     OUT outcome text, OUT lease_id uuid, OUT fencing_token bigint, OUT expires_at timestamptz,
     OUT at timestamptz, OUT previous jsonb
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     r leases_resource;
 BEGIN
@@ -201,7 +204,7 @@ CREATE FUNCTION lease_heartbeat(
     p_key bigint, p_lease uuid, p_token bigint, p_ttl_ms bigint,
     OUT outcome text, OUT lease_id uuid, OUT fencing_token bigint, OUT expires_at timestamptz,
     OUT at timestamptz, OUT previous jsonb
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     r leases_resource;
 BEGIN
@@ -242,7 +245,7 @@ $$;
 CREATE FUNCTION lease_heartbeats(p_key bigint, p_leases uuid[], p_tokens bigint[])
 RETURNS TABLE (
     outcome text, lease_id uuid, fencing_token bigint, expires_at timestamptz, at timestamptz, previous jsonb
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     given record;
 BEGIN
@@ -263,7 +266,7 @@ CREATE FUNCTION lease_release(
     p_key bigint, p_lease uuid, p_token bigint, p_owned text[],
     OUT outcome text, OUT lease_id uuid, OUT fencing_token bigint, OUT expires_at timestamptz,
     OUT at timestamptz, OUT previous jsonb
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     r leases_resource;
 BEGIN
@@ -308,7 +311,9 @@ $$;
 -- Ends up to p_limit leases that ran out and pushes check_at of those that turn out alive. Rows that another
 -- process has locked are skipped: whoever locked them decides, or the next scan comes back to them. Leases of owned
 -- types are left to leases.services.
-CREATE FUNCTION lease_reap_due(p_limit integer, p_owned text[], OUT looked_at integer, OUT reaped integer) LANGUAGE plpgsql AS $$
+CREATE FUNCTION lease_reap_due(
+    p_limit integer, p_owned text[], OUT looked_at integer, OUT reaped integer
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     ids bigint[];
     now_at timestamptz := leasehub_now();

@@ -179,3 +179,21 @@ def test_a_call_of_the_hot_path_is_prepared_once(agent: Caster) -> None:
         )
         ((times,),) = cursor.fetchall()
     assert times >= 3
+
+
+def test_what_was_planned_for_an_empty_table_is_right_for_a_full_one(agent: Caster) -> None:
+    """A function keeps its plans: made for a handful of rows, they must not read all of what comes later."""
+    if connection.vendor != "postgresql":
+        return
+    for number in range(30):
+        held = agent.acquire(f"r{number}").json()["data"]
+        agent.post(f"leases/{held['lease_id']}/heartbeat", {"fencing_token": held["fencing_token"]})
+        agent.post("leases/heartbeats", {"leases": [{name: held[name] for name in ("lease_id", "fencing_token")}]})
+        agent.delete(f"leases/{held['lease_id']}")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            # One statement that reads all at each of these calls reads several hundreds.
+            "SELECT relname, seq_tup_read FROM pg_stat_xact_user_tables"
+            " WHERE relname IN ('leases_resource', 'events_event') AND seq_tup_read > 100"
+        )
+        assert cursor.fetchall() == []
