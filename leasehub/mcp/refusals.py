@@ -23,7 +23,9 @@ HINTS = {
     "QUOTA_EXCEEDED": "There are too many already: finish or give back some first.",
     "PAYLOAD_TOO_LARGE": "Send less: keep the data elsewhere and send a reference.",
     "CURSOR_EXPIRED": "Events after this cursor are not on file any more: call again without a cursor.",
-    "UNAVAILABLE": "Nothing was done. Call again soon.",
+    # Perhaps it was the answer that was lost.
+    "UNAVAILABLE": "Call again soon. What must not be done twice may have been done: look first (lease_status, "
+    "handoff_inbox, explain).",
     "IN_PROGRESS": "Call again soon.",
     "INTERNAL": "The server failed; an operator finds more in its log. Look at the state before you repeat the call.",
 }

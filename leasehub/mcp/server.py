@@ -73,10 +73,6 @@ class Call:
         return self.caller.handle
 
 
-Given = TypeVar("Given", bound=Arguments)
-Carry = Callable[[Call, Given], dict[str, Any]]
-
-
 @dataclass(frozen=True)
 class Act:
     """A tool: the operation of the API that it is, and what carries it out."""
