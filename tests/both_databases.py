@@ -33,8 +33,9 @@ ITS_TESTS = [
 
 
 def main() -> int:
-    # Started in the background of a script they are ignored, which the tests of signals would inherit.
+    # Started in the background of a script, or under nohup, they are ignored, which the tests of signals would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     reason = unreachable()
     if reason is not None and os.environ.get("LEASEHUB_REQUIRE_POSTGRESQL") == "on":

@@ -65,9 +65,10 @@ class Agent:
 
 
 def told(agent, what):
-    """The notice that the agent was given with some result or other."""
+    """The notice of this handoff that the agent was given with some result or other."""
     agent.call("agent_whoami")
-    return next(notice for notice in agent.notices if notice["what"] == what)
+    mine = (notice for notice in agent.notices if notice.get("handoff_id") == offer["handoff_id"])
+    return next(notice for notice in mine if notice["what"] == what)
 
 
 first = Agent(os.environ["FIRST_TOKEN"], f"first.{os.getpid()}")
