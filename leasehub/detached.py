@@ -37,7 +37,12 @@ def send(response: Iterable[bytes], *, status: int, headers: list[tuple[str, str
     thread = threading.Thread(
         target=protocol.response_iter, args=(status, headers, parts), name="detached-response", daemon=True
     )
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        # There are as many threads as may be: nobody else would close it.
+        parts.close()
+        raise
     # granian answers with whichever response comes first.
     parts.has_begun.wait(START_SECONDS)
     return []

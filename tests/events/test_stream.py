@@ -10,6 +10,7 @@ import pytest
 from django.db import connection, connections
 from django.test import Client
 
+from leasehub import detached
 from leasehub.api import streams
 from leasehub.api.streams import Stream, watch
 from leasehub.db import clock
@@ -261,6 +262,26 @@ def test_more_streams_than_may_be_are_told_when_to_come_back(
     # Whoever asked and went away holds no place.
     assert agent.get("events/stream").status_code == 200
     assert followers() == 0
+
+
+def test_a_stream_for_which_there_is_no_thread_gives_its_place_back(
+    agent: Caster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Protocol:
+        def response_iter(self, *given: Any) -> None: ...
+
+    # Where the web server has it.
+    proto = Protocol()
+    caller = agent.caller
+    stream = Stream(View.of(caller), key=caller.key, after=0, resync=None)
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(threading.Thread, "start", none_left)
+        detached.send(stream, status=200, headers=[])
+    assert proto and stream._is_closed
 
 
 def test_a_reader_that_went_away_is_found_when_a_place_is_wanted(

@@ -51,8 +51,11 @@ class Courier(threading.Thread):
         while not self._ending.wait(LOOK_SECONDS):
             try:
                 self.look()
+            except (OperationalError, InterfaceError) as error:
+                # The database is away: the next look is soon.
+                logger.warning("cannot look for webhooks to deliver: %s", str(error).strip().splitlines()[:1])
+                connections.close_all()
             except Exception:
-                # The database is away, or worse: the next look is soon.
                 logger.exception("looking for webhooks to deliver failed")
                 connections.close_all()
         connections.close_all()
