@@ -311,12 +311,11 @@ class Claim(Held):
                 except Unreachable as away:
                     if self.lost.wait(PAUSE_SECONDS):
                         raise self.lost.failure() from away
-        except Refused as refused:
-            self._settling = False
-            raise self._lost_by(refused) from refused
-        except BaseException:
+        except BaseException as failure:
             with self._lock:
                 self._settling, refused_meanwhile = False, self._kept_from
+            if isinstance(failure, Refused) and failure.reason in LOST:
+                raise self._lost_by(failure) from failure
             if refused_meanwhile is not None:
                 self._note_loss(refused_meanwhile)
             raise

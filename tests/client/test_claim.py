@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from leasehub.client import Empty, Hub, LeaseLost, Usage
+from leasehub.client import Empty, Hub, InProgress, LeaseLost, Usage
 from tests.cli.conftest import until
 from tests.client.proxy import hang_up, lose_answer, unavailable
 
@@ -171,6 +171,31 @@ def test_a_claim_that_another_has_by_now_cannot_be_completed(hub, proxy, bob, na
             assert second.fencing_token > claim.fencing_token
         claim.complete("too late")
     assert hub.task(claim.task_id)["result"] is None
+
+
+def test_a_loss_that_came_while_completing_was_refused_otherwise_is_told(hub, proxy, taken_away, name):
+    hub.put(name)
+    hub.retry_seconds = 0.2
+    claim = hub.claim(name, ttl=30, wait=10)
+    # The background would take seconds to learn of it.
+    claim._kept.next_at = claim._kept.interval = 0.05
+
+    def refuse(handler):
+        taken_away(claim)
+        until(lambda: claim._kept_from is not None)
+        return in_progress(handler)
+
+    refused = proxy.once(refuse, path="/complete")
+    proxy.faults.append(lambda handler: "/complete" in handler.path and in_progress(handler))
+    with pytest.raises(InProgress):
+        claim.complete()
+    assert refused.is_set() and claim.lost._told.is_set()
+
+
+def in_progress(handler):
+    error = {"code": "IN_PROGRESS", "message": "Somebody else does it.", "retry_after_ms": 50}
+    handler.reply_json(409, {"error": error}, {})
+    return True
 
 
 def test_a_result_that_the_server_does_not_take_leaves_the_claim_alive(hub, name):
