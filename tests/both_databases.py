@@ -25,6 +25,7 @@ ITS_TESTS = [
     "tests/histories/test_checker.py",
     "tests/pools/test_estimates.py",
     "tests/server/test_settings.py",
+    "tests/test_bench.py",
     "tests/test_doors.py",
     "tests/test_readme.py",
     "tests/webhooks/test_addresses.py",

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from django.conf import settings
+
+from tests.both_databases import POSTGRESQL, unreachable
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = (
@@ -33,15 +34,13 @@ FIGURES = (
 
 
 @pytest.mark.processes
-@pytest.mark.skipif("postgresql" not in settings.DATABASES["default"]["ENGINE"], reason="the bench is on PostgreSQL")
+@pytest.mark.skipif(unreachable() is not None, reason="the bench is on PostgreSQL")
 def test_the_bench_measures_every_figure(tmp_path: Path) -> None:
-    database = settings.DATABASES["default"]
-    server = f"postgres://{database['USER']}:{database['PASSWORD']}@{database['HOST']}:{database['PORT'] or 5432}"
     results = tmp_path / "results.md"
     done = subprocess.run(
         [sys.executable, "-m", "bench", "--quick", "--output", str(results)],
         cwd=ROOT,
-        env={**os.environ, "LEASEHUB_BENCH_POSTGRESQL": f"{server}/postgres"},
+        env={**os.environ, "LEASEHUB_BENCH_POSTGRESQL": POSTGRESQL},
         capture_output=True,
         text=True,
         timeout=600,
