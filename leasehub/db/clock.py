@@ -1,4 +1,4 @@
-"""The database's clock, the only one that decides about a lease (DESIGN: "the database owns the clock").
+"""The database's clock, the only one that decides about a lease ("the database owns the clock", invariant 7).
 
 On PostgreSQL it is the SQL function ``leasehub_now()``, which the functions of the hot path call too; on SQLite
 a function of that name is registered on every connection. Tests move time by replacing it. Both have the

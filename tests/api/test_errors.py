@@ -11,7 +11,7 @@ from leases.errors import Conflict
 from tests import contract
 
 COMMITTED = Path(__file__).resolve().parent.parent.parent / "docs" / "errors.md"
-# What DESIGN's table of codes has; METHOD_NOT_ALLOWED and INTERNAL are HTTP's own.
+# The table of codes of the API's contract; METHOD_NOT_ALLOWED and INTERNAL are HTTP's own.
 CODES = {
     400: {"VALIDATION_ERROR"},
     401: {"UNAUTHENTICATED"},

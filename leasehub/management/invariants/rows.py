@@ -1,4 +1,4 @@
-"""What SQL can see of the invariants (DESIGN §2), row by row, whatever the journal says.
+"""What SQL can see of the invariants (docs/architecture.md), row by row, whatever the journal says.
 
 Most of it is kept by a constraint, too: a restored or repaired database may have lost one.
 """
