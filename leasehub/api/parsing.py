@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl
@@ -135,6 +135,42 @@ def _instant(value: Any) -> Any:
         raise ValueError("must be a time with its zone, like 2026-07-30T10:58:13.829Z") from None
 
 
+#: What is said of each kind of fault that pydantic finds, with its bounds.
+SENTENCES = {
+    "extra_forbidden": "is not a known member",
+    "missing": "is required",
+    "string_type": "must be a string",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_unicode": "must not have lone surrogates",
+    "int_type": "must be an integer",
+    "int_parsing": "must be an integer",
+    "int_from_float": "must be an integer",
+    "int_parsing_size": "must be an integer of fewer digits",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "none_required": "must be null",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "datetime_type": "must be a time with its zone, like 2026-07-30T10:58:13.829Z",
+    "timezone_aware": "must be a time with its zone, like 2026-07-30T10:58:13.829Z",
+}
+
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_single_line)]
 Label = Annotated[str, StringConstraints(max_length=120), AfterValidator(_plain)]
 Message = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_LENGTH), AfterValidator(_plain)]
@@ -266,9 +302,9 @@ def validated(model: type[Parsed], given: dict[str, Any]) -> Parsed:
         return model.model_validate(given)
     except pydantic.ValidationError as error:
         wrong: dict[str, str] = {}
-        for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        for problem in error.errors(include_url=False, include_input=False):
             name = ".".join(str(part) for part in problem["loc"]) or "body"
-            wrong.setdefault(_legible(name), _sentence(problem["type"], problem["msg"]))
+            wrong.setdefault(_legible(name), _sentence(problem["type"], problem.get("ctx", {})))
         raise ValidationError("; ".join(f"{name}: {text}" for name, text in list(wrong.items())[:5]), **wrong) from None
 
 
@@ -277,9 +313,9 @@ def _legible(name: str) -> str:
     return name[:MAX_ID_LENGTH].encode("utf-8", "backslashreplace").decode()
 
 
-def _sentence(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return "is not a known member"
-    if kind == "missing":
-        return "is required"
-    return message.removeprefix("Value error, ").removeprefix("Input ")
+def _sentence(kind: str, bounds: Mapping[str, Any]) -> str:
+    if kind == "value_error":
+        return str(bounds["error"])
+    if kind.endswith("too_short") and bounds["min_length"] == 1:
+        return "must not be empty"
+    return SENTENCES.get(kind, "is not valid").format_map(bounds)

@@ -521,6 +521,8 @@ def fault_of(case: Case, response: Any) -> str | None:
         return f"is {error}"
     if not all(isinstance(text, str) and text for text in fields.values()):
         return f"does not say what is wrong: {fields}"
+    if any("is not valid" in text or "should" in text for text in fields.values()):
+        return f"is not said in a sentence of the house: {fields}"
     return None if case.wrong in (None, *fields) else f"does not name {case.wrong}: {fields}"
 
 
