@@ -25,17 +25,23 @@ from leasehub.mcp.models import Reader
 from leases.models import public_lease_id
 from pools.models import Request, public_request_id
 
-#: As many are told at a time; the next ones once these were read.
+#: As many are told at a time of turns, of handoffs that wait, and of all else: none of them hides the others, and old
+#: ones hide no newer one. The next ones once these were read.
 MOST_TOLD = 10
 #: As many rows does one look take (unread.sql).
 MOST_LOOKED_AT = 200
-#: More ids than this are not kept above the floor.
-MOST_SEEN = 100
+#: With more ids above it than this the floor follows, as far as nothing is unread.
+MANY_SEEN = 100
+#: More are not kept: the oldest of them is told again.
+MOST_SEEN = 2000
 FORGET_AFTER = timedelta(days=30)
 FORGET_BATCH = 1000
 
 QUERY = (Path(__file__).resolve().parent / "sql" / "unread.sql").read_text()
 PORTABLE = re.sub(r"(?<!:):(\w+)", r"%(\1)s", QUERY[QUERY.index("WITH") :])
+OLDEST_FIRST, NEWEST_FIRST = "ORDER BY news.kind, news.id", "ORDER BY news.kind DESC, news.id DESC"
+#: The other end of what is unread, and the requests: for those who have left more unread than one look takes.
+NEWEST = PORTABLE.replace(OLDEST_FIRST, NEWEST_FIRST)
 #: On PostgreSQL a function, whose plan is kept: planning the query costs more than all the rest of a call.
 FUNCTION = "SELECT * FROM mcp_unread(%s, %s::text, %s, %s)"
 
@@ -50,12 +56,17 @@ class Unread:
     settled: int
 
     @classmethod
-    def of(cls, rows: list[tuple[Any, ...]]) -> "Unread":
+    def of(cls, rows: list[tuple[Any, ...]], newest: list[tuple[Any, ...]]) -> "Unread":
         floor, seen, low_water = rows[0][0], json.loads(rows[0][1]), rows[0][4] or 0
-        events = [id for _, _, kind, id, _ in rows if kind == "event"]
-        settled = low_water if len(events) < MOST_LOOKED_AT else min(low_water, events[-1])
-        requests = [id for _, _, kind, id, _ in rows if kind == "request"]
-        return cls(floor, seen, [id for id in events if id not in seen], requests, settled)
+        oldest = _ids_of("event", rows)
+        settled = low_water if len(rows) < MOST_LOOKED_AT else min([low_water, *oldest[-1:]])
+        events = sorted({*oldest, *_ids_of("event", newest)} - {*seen})
+        requests = sorted({*_ids_of("request", rows), *_ids_of("request", newest)})
+        return cls(floor, seen, events, requests, settled)
+
+
+def _ids_of(wanted: str, rows: list[tuple[Any, ...]]) -> list[int]:
+    return [id for _, _, kind, id, _ in rows if kind == wanted]
 
 
 def told(caller: Caller, holder: str) -> dict[str, Any]:
@@ -64,22 +75,32 @@ def told(caller: Caller, holder: str) -> dict[str, Any]:
     if rows and rows[0][0] is None:
         _begin(caller, holder)
         rows = _looked_up(caller, holder)
-    return _told(caller, holder, Unread.of(rows)) if rows else {}
+    if not rows:
+        return {}
+    newest = _asked(NEWEST, caller, holder) if len(rows) >= MOST_LOOKED_AT else []
+    return _told(caller, holder, Unread.of(rows, newest))
 
 
 def _told(caller: Caller, holder: str, unread: Unread) -> dict[str, Any]:
-    notices = _of_requests(unread.requests)
+    turns = _of_requests(unread.requests)
     events = _events(unread.events)
     pending = _pending(events)
     new = [(event.pk, notice) for event in events if (notice := _notice(caller, event, pending)) is not None]
-    shown = new[: max(0, MOST_TOLD - len(notices))]
-    if not new and unread.settled > unread.floor:
+    settled = min(unread.settled, new[0][0] - 1) if new else unread.settled
+    if settled > unread.floor and (not new or len(unread.seen) > MANY_SEEN):
         # So that what was read is looked at no more.
-        _raise_floor(caller, holder, unread.settled)
-    notices += [notice for _, notice in shown]
-    if not notices:
+        _raise_floor(caller, holder, settled)
+    offers = [(id, notice) for id, notice in new if notice["what"] == "handoff_waiting"]
+    others = [(id, notice) for id, notice in new if notice["what"] != "handoff_waiting"]
+    shown = [*offers[-MOST_TOLD:], *others[-MOST_TOLD:]]
+    if not turns and not shown:
         return {}
-    return {"notices": notices, **({"notices_cursor": _cursor([id for id, _ in shown])} if shown else {})}
+    more = len(unread.requests) - len(turns) + len(new) - len(shown)
+    return {
+        "notices": [*turns, *(notice for _, notice in shown)],
+        **({"notices_more": more} if more > 0 else {}),
+        **({"notices_cursor": _cursor([id for id, _ in shown])} if shown else {}),
+    }
 
 
 def acknowledge(caller: Caller, holder: str, cursor: str) -> None:
@@ -90,11 +111,9 @@ def acknowledge(caller: Caller, holder: str, cursor: str) -> None:
         if reader is None:
             return
         seen = sorted({*reader.seen, *(id for id in ids if id > reader.floor)})
-        if len(seen) > 2 * MOST_SEEN:
-            reader.floor, seen = seen[-MOST_SEEN - 1], seen[-MOST_SEEN:]
-        reader.seen = seen
+        reader.seen = seen[-MOST_SEEN:]
         reader.used_at = clock.now()
-        reader.save(update_fields=["floor", "seen", "used_at"])
+        reader.save(update_fields=["seen", "used_at"])
 
 
 def parsed_cursor(text: str) -> str:
@@ -122,11 +141,15 @@ def _looked_up(caller: Caller, holder: str) -> list[tuple[Any, ...]]:
     if connection.vendor == "postgresql":
         key, organization, principal = Int8(caller.key), Int8(caller.organization), Int8(caller.principal)
         return functions.call_many(FUNCTION, (key, holder, organization, principal), just_used=True)
+    return _asked(PORTABLE, caller, holder)
+
+
+def _asked(query: str, caller: Caller, holder: str) -> list[tuple[Any, ...]]:
     names: dict[str, str | int] = {
         "key": caller.key, "holder": holder, "organization": caller.organization, "principal": caller.principal
     }  # fmt: skip
     with connection.cursor() as cursor:
-        cursor.execute(PORTABLE, names)
+        cursor.execute(query, names)
         found: list[tuple[Any, ...]] = cursor.fetchall()
         return found
 
@@ -186,7 +209,7 @@ def _pending(events: Iterable[Event]) -> set[str]:
 def _of_requests(ids: list[int]) -> list[dict[str, Any]]:
     if not ids:
         return []
-    rows = Request.objects.filter(pk__in=ids).select_related("pool").order_by("pk")[:MOST_TOLD]
+    rows = Request.objects.filter(pk__in=ids).select_related("pool").order_by("-pk")[:MOST_TOLD]
     return [
         {
             "what": "turn_come",
@@ -195,7 +218,7 @@ def _of_requests(ids: list[int]) -> list[dict[str, Any]]:
             "pool": row.pool.name,
             "message": f"It is your turn in {row.pool.name}: call pool_wait to get what you were granted.",
         }
-        for row in rows
+        for row in reversed(rows)
     ]
 
 
@@ -261,6 +284,6 @@ def _ids(cursor: str) -> list[int]:
         ids = [int(part, 16) for part in cursor.removeprefix("n").split(".")]
     except ValueError:
         ids = []
-    if not cursor.startswith("n") or not 0 < len(ids) <= MOST_TOLD or not all(0 < id < 2**63 for id in ids):
+    if not cursor.startswith("n") or not 0 < len(ids) <= 2 * MOST_TOLD or not all(0 < id < 2**63 for id in ids):
         raise ValueError("is not a notices_cursor of an earlier result")
     return ids

@@ -11,7 +11,7 @@ from leasehub.mcp.notices import parsed_cursor
 
 Cursor = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=200),
+    StringConstraints(min_length=1, max_length=400),
     AfterValidator(parsed_cursor),
     Field(description="The notices_cursor of an earlier result: those notices are not repeated"),
 ]
@@ -43,6 +43,8 @@ class Answer(BaseModel):
 
     hint: str | None = None
     notices: list[dict[str, Any]] | None = None
+    #: Older ones that are unread too; at least so many.
+    notices_more: int | None = None
     notices_cursor: str | None = None
 
 

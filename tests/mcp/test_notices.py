@@ -152,14 +152,93 @@ def test_a_dropped_request_is_told(mine: Session, theirs: Session, operating: Se
     assert told(theirs) == [("request_dropped", waits)]
 
 
-def test_more_than_a_result_holds_is_told_in_turn(mine: Session, clock: Any) -> None:
-    ids = [mine.acquire(f"r{n}", ttl_seconds=10)["lease_id"] for n in range(13)]
+def lose(session: Session, clock: Any, names: list[str]) -> list[str]:
+    """Takes leases and lets them be reaped, in this order. Their ids."""
+    ids = [session.acquire(name, ttl_seconds=10)["lease_id"] for name in names]
     clock.move(seconds=10)
     services.reap_due()
+    return ids
+
+
+def told_ids(answer: dict[str, Any]) -> set[str]:
+    return {notice["lease_id"] for notice in answer["notices"]}
+
+
+def test_of_more_than_a_result_holds_the_newest_are_told_first(mine: Session, clock: Any) -> None:
+    old, new = (lose(mine, clock, [f"{age}{n}" for n in range(count)]) for age, count in (("old", 3), ("new", 10)))
     first = mine.call("agent_whoami")
+    assert (told_ids(first), first["notices_more"]) == (set(new), 3)
+    assert mine.call("agent_whoami")["notices"] == first["notices"]
     second = mine.call("agent_whoami", notices_cursor=first["notices_cursor"])
-    assert [len(answer["notices"]) for answer in (first, second)] == [10, 3]
-    assert {notice["lease_id"] for answer in (first, second) for notice in answer["notices"]} == set(ids)
+    assert (told_ids(second), "notices_more" in second) == (set(old), False)
+    assert told(mine, notices_cursor=second["notices_cursor"]) == []
+
+
+def test_whoever_never_reads_the_old_ones_is_told_of_every_newer_one(mine: Session, clock: Any) -> None:
+    lose(mine, clock, [f"old{n}" for n in range(10)])
+    for n in range(12):
+        (lost,) = lose(mine, clock, [f"new{n}"])
+        assert lost in told_ids(mine.call("agent_whoami"))
+
+
+def test_lost_leases_hide_neither_an_offer_nor_a_turn(
+    mine: Session, theirs: Session, operating: Session, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "MOST_TOLD", 2)
+    told(mine)
+    operating.who.put("pools/phones", {"slots": [{"id": 1}]})
+    (grant,) = operating.call("pool_acquire", pool="phones")["grants"]
+    waits = mine.call("pool_acquire", pool="phones")["request_id"]
+    offered = theirs.call("handoff_offer", to_principal="agent", subject_id="issue-7")["handoff_id"]
+    operating.call("pool_release", pool="phones", slot_id="1", fencing_token=grant["fencing_token"])
+    lost = [lose(mine, clock, [f"r{n}"])[0] for n in range(4)]
+    assert told(mine) == [
+        ("turn_come", waits), ("handoff_waiting", offered), ("lease_lost", lost[2]), ("lease_lost", lost[3])
+    ]  # fmt: skip
+    assert mine.call("agent_whoami")["notices_more"] == 2
+
+
+def test_offers_hide_no_lost_lease(mine: Session, theirs: Session, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "MOST_TOLD", 1)
+    told(mine)
+    (lost,) = lose(mine, clock, ["r"])
+    offers = [
+        theirs.call("handoff_offer", to_principal="agent", subject_id=f"issue-{n}")["handoff_id"] for n in range(3)
+    ]
+    answer = mine.call("agent_whoami")
+    assert told(mine) == [("handoff_waiting", offers[2]), ("lease_lost", lost)]
+    assert answer["notices_more"] == 2
+    assert told(mine, notices_cursor=answer["notices_cursor"]) == [("handoff_waiting", offers[1])]
+
+
+def test_nothing_is_hidden_by_more_than_one_look_takes(
+    mine: Session, theirs: Session, operating: Session, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, rows in (("PORTABLE", 6), ("NEWEST", 6), ("MOST_LOOKED_AT", 6)):
+        query = getattr(notices, name)
+        monkeypatch.setattr(notices, name, rows if isinstance(query, int) else query.replace("200", str(rows)))
+    monkeypatch.setattr(notices, "_looked_up", lambda *who: notices._asked(notices.PORTABLE, *who))
+    monkeypatch.setattr(notices, "MOST_TOLD", 2)
+    monkeypatch.setattr(notices, "MANY_SEEN", 3)
+    operating.who.put("pools/phones", {"slots": [{"id": 1}]})
+    (grant,) = operating.call("pool_acquire", pool="phones")["grants"]
+    waits = mine.call("pool_acquire", pool="phones")["request_id"]
+    lost = lose(mine, clock, [f"r{n}" for n in range(30)])
+    operating.call("pool_release", pool="phones", slot_id="1", fencing_token=grant["fencing_token"])
+    offered = theirs.call("handoff_offer", to_principal="agent", subject_id="issue-7")["handoff_id"]
+    all_is_numbered(mine)
+    answer = mine.call("agent_whoami")
+    assert [notice["what"] for notice in answer["notices"][:2]] == ["turn_come", "handoff_waiting"]
+    assert answer["notices_more"] > 0
+    read: set[str] = set()
+    for _ in range(40):
+        read |= {notice["lease_id"] for notice in answer.get("notices", []) if notice["what"] == "lease_lost"}
+        cursor = answer.get("notices_cursor")
+        answer = mine.call("agent_whoami", **({"notices_cursor": cursor} if cursor else {}))
+    assert read == set(lost)
+    assert [notice["request_id"] for notice in answer["notices"]] == [waits]
+    assert offered not in str(answer)
+    assert Reader.objects.get(holder="agent").seen == []
 
 
 def test_a_notice_that_appears_late_with_a_lower_id_is_told(mine: Session, clock: Any) -> None:
@@ -205,7 +284,7 @@ def test_the_floor_follows_the_low_water_and_never_passes_what_is_unread(mine: S
     assert told(mine) == []
 
 
-@pytest.mark.parametrize("cursor", ["", "1", "n", "n.", "nxyz", "n-1", "n0", "n" + "1." * 10 + "1", "n" + "f" * 30])
+@pytest.mark.parametrize("cursor", ["", "1", "n", "n.", "nxyz", "n-1", "n0", "n" + "1." * 20 + "1", "n" + "f" * 30])
 def test_what_is_no_cursor_is_refused(mine: Session, cursor: str) -> None:
     assert list(mine.refused("agent_whoami", notices_cursor=cursor)["fields"]) == ["notices_cursor"]
 
@@ -286,8 +365,7 @@ def test_turns_that_nobody_fetches_hide_nothing_else(
     clock.move(seconds=10)
     services.reap_due()
     all_is_numbered(mine)
-    assert told(mine) == [("turn_come", waits)]
-    assert ("lease_lost", lost) in told(mine, "pool_wait", pool="phones", request_id=waits)
+    assert told(mine) == [("turn_come", waits), ("lease_lost", lost)]
 
 
 def test_many_handoffs_are_looked_up_together(mine: Session, agent: Caster, teammate: Caster) -> None:
