@@ -34,6 +34,12 @@ PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
 PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603
 #: Refused by the server itself, outside of MCP.
 REFUSED = -32000
+NO_HOLDER = {
+    "code": "VALIDATION_ERROR",
+    "message": "--holder or LEASEHUB_HOLDER is no holder's name.",
+    "hint": "Start this process again with another holder, or without one.",
+    "fields": {"holder": "is not a holder's name"},
+}
 
 
 class Gone(Exception):
@@ -47,7 +53,7 @@ class Gone(Exception):
 def serve(arguments: list[str]) -> int:
     given = flags.read("mcp-stdio", arguments, values=("holder",))
     known = credentials.find()
-    Bridge(known, given.get("holder") or os.environ.get("LEASEHUB_HOLDER")).run()
+    Bridge(known, given.get("holder") or os.environ.get("LEASEHUB_HOLDER") or None).run()
     return 0
 
 
@@ -92,6 +98,8 @@ class Bridge:
             self._write(answer)
 
     def _forwarded(self, message: dict[str, Any], line: bytes) -> bytes:
+        if self._holder is not None and not _can_be_sent(self._holder):
+            return _told(message, REFUSED, NO_HOLDER)
         status, content = self._posted(line.strip(), self._headers(message))
         try:
             document = json.loads(content) if content else None
@@ -232,6 +240,11 @@ def _refused(message: dict[str, Any], status: int, document: object) -> bytes:
         else "Call again in a moment.",
     }
     return _told(message, REFUSED, refusal)
+
+
+def _can_be_sent(holder: str) -> bool:
+    """Whether the server is sent this very name in a header, not one that was cut or one that breaks the request."""
+    return holder.isprintable() and holder == holder.strip() and all(character <= "\xff" for character in holder)
 
 
 def _legible(text: str) -> str:

@@ -62,7 +62,9 @@ class Call:
     session: str | None
 
     def holder(self, given: str | None) -> str:
-        """The holder to act as. Raises OutsideFence."""
+        """The holder to act as: the given one, the session's or the handle. Raises ValidationError, OutsideFence."""
+        if given is None and self.session is not None and not _can_be_a_holder(self.session):
+            raise ValidationError("LeaseHub-Holder is no holder's name.", holder="is not a holder's name")
         return self.caller.fenced(self.session if given is None else given)
 
     def reader(self, arguments: dict[str, Any]) -> str:
@@ -93,6 +95,9 @@ class Act:
             given = parsing.validated(self.arguments, arguments)
             if given.notices_cursor is not None:
                 notices.acknowledge(call.caller, call.reader(arguments), given.notices_cursor)
+            if call.session is not None:
+                # Every tool uses it, if only for the notices: a wrong one is told at once, not at the first lease.
+                call.holder(getattr(given, "holder", None))
             return self.carry(call, given)
         except BEFORE_THE_SERVICE:
             # A key that works no more is told so first.
@@ -209,14 +214,12 @@ def _can_be_a_holder(text: str) -> bool:
 
 
 def _identify(request: HttpRequest) -> None:
-    """Who calls. Raises Unauthenticated, ValidationError."""
+    """Who calls. Raises Unauthenticated."""
     authorization = request.META.get("HTTP_AUTHORIZATION")
     # Of a tool's call its service asks whether the key still works, or Act does.
     known = recognize if TOOL_CALL in request.body else authenticate
-    caller, session = known(authorization), request.META.get(HOLDER_HEADER)
-    if session is not None and not _can_be_a_holder(session):
-        raise ValidationError("LeaseHub-Holder is no holder's name.", holder="is not a holder's name")
-    request.mcp = Call(caller, session)  # type: ignore[attr-defined]
+    # An empty header names nobody.
+    request.mcp = Call(known(authorization), request.META.get(HOLDER_HEADER) or None)  # type: ignore[attr-defined]
 
 
 class Headers:

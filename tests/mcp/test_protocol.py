@@ -163,10 +163,50 @@ def test_a_fault_is_told_in_band_and_logged(mine: Session, monkeypatch: pytest.M
 def test_a_holder_that_is_none_is_refused_whatever_the_fence_lets_through(organization: Any) -> None:
     wide = cast(organization, "wide", holder_pattern="^.*$")
     for holder in ("h" * 129, " ", "h\t", "\x7f"):
-        assert Session(wide, holder).send("tools/list").status_code == 400, holder
+        for tool in ("agent_whoami", "handoff_inbox"):
+            refusal = Session(wide, holder).refused(tool)
+            assert (refusal["code"], list(refusal["fields"])) == ("VALIDATION_ERROR", ["holder"]), holder
     for holder in ("h" * 129, "\0"):
         refusal = Session(wide).refused("lease_acquire", resource_type="a", resource_id="b", holder=holder)
         assert list(refusal["fields"]) == ["holder"]
+
+
+# What each tool wants; nothing of it exists, which a tool with a wrong holder must not get to say.
+WANTED: dict[str, Any] = {
+    "resource_type": "a", "resource_id": "b", "lease_id": "lease_" + "0" * 32, "fencing_token": 1, "queue": "q",
+    "task_id": "task_" + "0" * 32, "pool": "p", "request_id": "req_" + "0" * 32, "handoff_id": "hoff_" + "0" * 32,
+    "to_principal": "x", "subject_id": "s", "reason": "r", "error": "e",
+}  # fmt: skip
+
+
+def test_every_tool_refuses_a_session_outside_the_fence(organization: Any) -> None:
+    fenced = cast(organization, "fenced", (1, 2, 3), holder_pattern="^fenced(-.*)?$")
+    outside = Session(fenced, "other")
+    tools = outside.tools()
+    assert len(tools) > 25
+    for name, tool in tools.items():
+        arguments = {wanted: WANTED[wanted] for wanted in tool["inputSchema"].get("required", [])}
+        refusal = outside.refused(name, **arguments)
+        assert (refusal["code"], refusal.get("holder")) == ("FORBIDDEN", "other"), name
+        if "holder" in tool["inputSchema"]["properties"]:
+            refusal = Session(fenced).refused(name, **arguments, holder="other")
+            assert (refusal["code"], refusal.get("holder")) == ("FORBIDDEN", "other"), name
+    assert Session(fenced, "fenced-1").call("agent_whoami")["holder"] == "fenced-1"
+    # An argument stands over the header.
+    assert outside.acquire(holder="fenced-2")["holder"] == "fenced-2"
+
+
+def test_an_empty_header_counts_as_none(organization: Any) -> None:
+    wide = cast(organization, "wide", holder_pattern="^.*$")
+    assert Session(wide, "").call("agent_whoami")["holder"] == "wide"
+    assert Session(wide, "").acquire()["holder"] == "wide"
+
+
+def test_who_may_not_hold_as_the_handle_is_told_so(organization: Any) -> None:
+    narrow = Session(cast(organization, "narrow", holder_pattern="^other-.*$"))
+    who = narrow.call("agent_whoami")
+    assert ("holder" in who, "holder_pattern" in who["hint"]) == (False, True)
+    assert narrow.refused("lease_acquire", resource_type="a", resource_id="b")["code"] == "FORBIDDEN"
 
 
 def test_what_was_done_is_answered_for_though_the_notices_cannot_be_had(

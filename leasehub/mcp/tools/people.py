@@ -27,7 +27,7 @@ class Whoami(Answer):
     organization: str
     principal: str
     kind: str
-    holder: str
+    holder: str | None = None
     holder_pattern: str
     rings: list[int]
     key_id: str
@@ -49,15 +49,21 @@ def agent_whoami(call: Call, given: Nothing) -> dict[str, Any]:
     """Who you are to LeaseHub, which comes from your key alone: organization, principal, the holder that you act under
     when you name none, and what the key may do (ring 1 observe, 2 act, 3 operate)."""
     caller = call.caller
-    return {
+    if call.session is None and not caller.may_hold_as(caller.handle):
+        holder, hint = None, "The key's fence has no room for your handle: name a holder that matches holder_pattern."
+    else:
+        holder, hint = call.holder(None), None
+    answer = {
         "organization": caller.organization_name,
         "principal": caller.handle,
         "kind": caller.kind,
-        "holder": caller.handle if call.session is None else call.session,
+        "holder": holder,
         "holder_pattern": caller.holder_pattern,
         "rings": sorted(caller.rings),
         "key_id": caller.key_id,
+        "hint": hint,
     }
+    return lean(answer)
 
 
 @tool("principal_list", ring=OBSERVE, answers=Agents, reads=True)
