@@ -42,6 +42,13 @@ ENDINGS = {
 }
 
 
+#: What nobody acquires, and how it is had instead.
+GIVEN_BY = {
+    TASK: "Tasks are given by their queue alone: claim one from it (task_claim, POST /v1/leases/hot-claim).",
+    SLOT: "Slots are given by their pool alone: ask it for one (pool_acquire, POST /v1/pools/{pool}/requests).",
+}
+
+
 @dataclass(slots=True)
 class Explanation:
     """A word for programs, sentences for readers, and the facts that they are made of."""
@@ -99,11 +106,11 @@ def _say_how_it_stands(answer: Explanation, caller: Caller, view: dict[str, Any]
     name = f"{view['resource_type']}/{view['resource_id']}"
     if view["state"] == "free":
         answer.sentences.append(f"{name} is free: nobody holds it.")
-        answer.advice = "It can be acquired."
+        answer.advice = GIVEN_BY.get(view["resource_type"], "It can be acquired.")
         return
     if view["state"] == "unknown":
         answer.sentences.append(f"The lease on {name} ran out at {view['expires_at']}: it blocks nobody.")
-        answer.advice = "It can be acquired, which takes it over."
+        answer.advice = GIVEN_BY.get(view["resource_type"], "It can be acquired, which takes it over.")
         return
     until = f"until {view['expires_at']} ({span(view['expires_in_ms'])} from now) unless its holder renews"
     if view["mine"]:
@@ -120,7 +127,8 @@ def _say_how_it_stands(answer: Explanation, caller: Caller, view: dict[str, Any]
         )
     if view["lifetime_ends_at"]:
         answer.sentences.append(f"No heartbeat prolongs it beyond {view['lifetime_ends_at']}.")
-    answer.advice = "Wait until then and ask again, or do something else meanwhile."
+    wait = "Wait until then and ask again, or do something else meanwhile."
+    answer.advice = GIVEN_BY.get(view["resource_type"], wait)
 
 
 def _say_of_task(answer: Explanation, caller: Caller, task_id: str, at: datetime) -> None:
@@ -158,7 +166,6 @@ def _say_of_slot(answer: Explanation, caller: Caller, resource_id: str) -> None:
         answer.sentences.append(words[condition(slot)])
     if slot.is_busy:
         answer.sentences.append("A command runs on the slot, or is about to: nobody is given it meanwhile.")
-    answer.advice = f"Slots are given by their pool alone: ask the pool {pool}."
 
 
 def _lately(caller: Caller, resource_type: str, resource_id: str) -> QuerySet[Event]:

@@ -6,6 +6,7 @@ import pytest
 
 from leasehub.explain import resources
 from leases import services
+from leases.models import Resource
 from tests.conftest import Caster, cast
 from tests.leases.conftest import Endings, Held
 from tests.leases.conftest import endings as endings
@@ -49,6 +50,31 @@ def test_an_outsider_learns_that_it_is_taken_and_until_when(agent: Caster, organ
         "reason", "explanation", "sentences", "advice", "resource_type", "resource_id", "state", "expires_at",
         "expires_in_ms",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("resource_type", ["deploy", "task", "slot"])
+def test_neither_holder_nor_purpose_nor_token_is_told_to_who_may_not_see_them(
+    agent: Caster, operator: Caster, organization: Any, stranger: Caster, resource_type: str
+) -> None:
+    if resource_type == "task":
+        agent.post("queues/q/tasks", {"payload": "secret"})
+        claim = agent.post("leases/hot-claim", {"queue": "q", "holder": "agent.secret"}).json()
+        named = claim["task_id"]
+    elif resource_type == "slot":
+        operator.put("pools/phones", {"slots": [{"id": "s1"}]})
+        agent.post("pools/phones/requests", {"mode": "async", "holder": "agent.secret"})
+        named = "phones/s1"
+    else:
+        agent.acquire(purpose="secret", holder="agent.secret")
+        named = "checkout"
+    assert explained(operator, named, resource_type)["holder"] == "agent.secret"
+    token = str(Resource.objects.get(resource_type=resource_type).last_token)
+    for who in (cast(organization, "blind", (2,)), stranger):
+        said = explained(who, named, resource_type)
+        assert "agent" not in str(said) and "secret" not in str(said) and token not in str(said)
+        assert "token" not in str(said)
+        assert [said[name] for name in ("holder", "principal", "purpose", "lease_id", "last_lease")] == [None] * 5
+        assert said["history"] == []
 
 
 def test_another_organization_s_resource_is_like_none(agent: Caster, stranger: Caster) -> None:
@@ -111,6 +137,30 @@ def test_a_slot_says_what_is_wrong_with_it(agent: Caster, operator: Caster) -> N
     operator.post("pools/phones/slots/s1/drain")
     said = explained(agent, "phones/s1", "slot")
     assert (said["slot_condition"], "drained" in said["explanation"]) == ("draining", True)
+
+
+@pytest.mark.parametrize(("resource_type", "words"), [("task", "claim one from it"), ("slot", "ask it for one")])
+def test_nobody_is_sent_to_acquire_a_task_or_a_slot(
+    agent: Caster, teammate: Caster, operator: Caster, organization: Any, clock: Any, resource_type: str, words: str
+) -> None:
+    blind = cast(organization, "blind", (2,))
+    if resource_type == "task":
+        agent.post("queues/q/tasks", {})
+        held = agent.post("leases/hot-claim", {"queue": "q", "ttl_seconds": 10}).json()["task_id"]
+    else:
+        operator.put("pools/phones", {"slots": [{"id": "s1"}]})
+        agent.post("pools/phones/requests", {"mode": "async", "ttl_seconds": 10})
+        held = "phones/s1"
+    assert "Go on with the lease" in explained(agent, held, resource_type)["advice"]
+
+    def advised() -> set[str]:
+        """Of what is held or has run out, and of what there never was, to all but its holder."""
+        seen = [explained(who, name, resource_type) for who in (teammate, blind) for name in (held, "nothing/1")]
+        return {said["reason"] for said in seen if words in said["advice"] and "acquired" not in said["explanation"]}
+
+    assert advised() == {"held_by_another", "free"}
+    clock.move(seconds=10)
+    assert advised() == {"ran_out", "free"}
 
 
 def test_both_names_are_wanted(agent: Caster) -> None:

@@ -88,6 +88,13 @@ def test_waiting_says_pending_or_that_it_is_free(mine: Session, theirs: Session,
     assert (waited["pending"], waited["state"]) == (False, "unknown")
 
 
+def test_nobody_is_sent_to_acquire_a_task_or_a_slot(mine: Session) -> None:
+    for resource_type, tool in (("task", "task_claim"), ("slot", "pool_acquire")):
+        named = {"resource_type": resource_type, "resource_id": "a/b"}
+        for said in (mine.call("lease_wait", **named)["hint"], mine.call("explain", **named)["explanation"]):
+            assert (tool in said, "lease_acquire" in said, "be acquired" in said) == (True, False, False)
+
+
 def test_only_an_operator_is_shown_how_to_force(mine: Session, operating: Session) -> None:
     granted = mine.acquire()
     assert "lease_force_release" not in mine.tools()

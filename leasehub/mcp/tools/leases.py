@@ -7,6 +7,7 @@ from pydantic import Field
 from leasehub.api import waiting
 from leasehub.api.parsing import Message, Payload
 from leasehub.db import clock
+from leasehub.explain.resources import GIVEN_BY
 from leasehub.identity.rings import ACT, OPERATE
 from leasehub.mcp import refusals
 from leasehub.mcp.schemas import (
@@ -207,7 +208,8 @@ def lease_wait(call: Call, given: WaitFor) -> dict[str, Any]:
 
     view = waiting.wait(look, until=lambda seen: seen["state"] != "held", seconds=given.wait_seconds, first=look())
     if view["state"] != "held":
-        return {**view, "pending": False, "hint": "It can be acquired: call lease_acquire."}
+        hint = GIVEN_BY.get(given.resource_type, "It can be acquired: call lease_acquire.")
+        return {**view, "pending": False, "hint": hint}
     return {**view, "pending": True, "retry_after_s": min(25, refusals.seconds(view["expires_in_ms"]))}
 
 
