@@ -6,7 +6,6 @@ from typing import Any
 from django.db import InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_safe
 
 from leasehub import __version__
 from leasehub.a2a import methods, rpc
@@ -48,7 +47,7 @@ def _require_version(request: HttpRequest) -> None:
         raise rpc.Refusal(rpc.VERSION_NOT_SUPPORTED, wanted, supported=PROTOCOL_VERSION)
 
 
-@require_safe
+@published.published
 def card(request: HttpRequest) -> HttpResponse:
     """/.well-known/agent-card.json"""
     content = json.dumps(agent_card(published.address(request)), indent=2, ensure_ascii=False)

@@ -26,6 +26,8 @@ class InternalError(DomainError):
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     if not _wants_json(request):
         return defaults.page_not_found(request, exception)
+    if f"{request.path}/".startswith("/v1/"):
+        return error_response(NotFound("There is no such address: GET /v1/schema has every one."))
     return error_response(NotFound())
 
 

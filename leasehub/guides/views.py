@@ -2,7 +2,6 @@
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
-from django.views.decorators.http import require_safe
 
 from leasehub import __version__
 from leasehub.api import published
@@ -10,12 +9,12 @@ from leasehub.api import published
 GUIDES = ("leases", "queues", "pools", "handoffs", "glossary")
 
 
-@require_safe
+@published.published
 def overview(request: HttpRequest) -> HttpResponse:
     return _page(request, "llms.txt", media_type="text/plain")
 
 
-@require_safe
+@published.published
 def guide(request: HttpRequest, name: str) -> HttpResponse:
     if name not in GUIDES:
         raise Http404

@@ -25,7 +25,7 @@ from leasehub.api import parsing, rendering
 from leasehub.api.failures import InternalError as Failed
 from leasehub.api.views import BEFORE_THE_SERVICE
 from leasehub.db import failures
-from leasehub.errors import DomainError, Unauthenticated, ValidationError
+from leasehub.errors import DomainError, MethodNotAllowed, Unauthenticated, ValidationError
 from leasehub.identity.authentication import Caller, authenticate, check_key, recognize
 from leasehub.mcp import notices, refusals
 from leasehub.mcp.schemas import Answer, Arguments, input_schema, output_schema
@@ -268,8 +268,9 @@ def tool(
 def endpoint(request: HttpRequest) -> HttpResponse:
     """The view of /mcp."""
     try:
-        if request.method == "POST":
-            parsing.body_bytes(request)
+        if request.method != "POST":
+            raise MethodNotAllowed("This address takes POST: MCP, as one JSON-RPC message a request.", allow="POST")
+        parsing.body_bytes(request)
         request.__dict__["headers"] = Headers(request.META)
         response = server(request)
     except DomainError as error:

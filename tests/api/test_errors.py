@@ -8,7 +8,7 @@ from django.core.management import call_command
 
 from leasehub.management.commands.errors_doc import catalogue
 from leases.errors import Conflict
-from tests import contract
+from tests import contract, wsgi
 
 COMMITTED = Path(__file__).resolve().parent.parent.parent / "docs" / "errors.md"
 # The table of codes of the API's contract; METHOD_NOT_ALLOWED and INTERNAL are HTTP's own.
@@ -67,3 +67,14 @@ def test_an_error_says_the_first_paragraph_of_its_docstring_unless_told_otherwis
     assert "outsider" in (Conflict.__doc__ or "")
     assert Conflict().message == "The resource is taken."
     assert Conflict("Else.").message == "Else."
+
+
+@pytest.mark.parametrize("address", ["/v1", "/v1/", "/v1/nothing", "/v1?x=1"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.django_db
+def test_who_asks_for_no_address_of_the_api_is_told_where_they_all_stand(method: str, address: str) -> None:
+    answer = wsgi.call(method, address)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (404, "application/json")
+    message = answer.json()["error"]["message"]
+    assert answer.json() == {"error": {"code": "NOT_FOUND", "message": message}}
+    assert "/v1/schema" in message

@@ -49,6 +49,7 @@ def test_only_post_is_taken(mine: Session) -> None:
     for method in ("get", "delete", "put"):
         response = getattr(Client(headers={"Authorization": f"Bearer {mine.who.secret}"}), method)("/mcp")
         assert (response.status_code, response.headers["Allow"]) == (405, "POST")
+        assert "POST" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer nonsense", "Basic eA==", f"Bearer lh_{'a' * 8}_{'b' * 49}"])
