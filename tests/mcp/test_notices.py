@@ -241,6 +241,18 @@ def test_nothing_is_hidden_by_more_than_one_look_takes(
     assert Reader.objects.get(holder="agent").seen == []
 
 
+def test_of_very_many_that_were_read_the_oldest_is_told_again_rather_than_an_unread_one_never(
+    mine: Session, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "MOST_TOLD", 2)
+    monkeypatch.setattr(notices, "MOST_SEEN", 3)
+    unread, *read = lose(mine, clock, [f"r{n}" for n in range(5)])
+    for _ in range(2):
+        answer = mine.call("agent_whoami")
+        mine.call("agent_whoami", notices_cursor=answer["notices_cursor"])
+    assert told_ids(mine.call("agent_whoami")) == {unread, read[0]}
+
+
 def test_a_notice_that_appears_late_with_a_lower_id_is_told(mine: Session, clock: Any) -> None:
     """Its transaction had its id first and committed last."""
     early, late = (mine.acquire(name, ttl_seconds=10) for name in ("early", "late"))
