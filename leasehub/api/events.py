@@ -196,7 +196,7 @@ def _view(caller: Caller, given: ViewQuery) -> View:
     return View.of(
         caller,
         types=tuple(parsed_types(given.types)),
-        resource=parsed_resource(given.resource),
+        resources=parsed_resource(given.resource),
         holder=_holder(given.holder),
     )
 
@@ -208,15 +208,16 @@ def parsed_types(text: str) -> list[str]:
     return given
 
 
-def parsed_resource(text: str) -> tuple[str, str] | None:
+def parsed_resource(text: str) -> tuple[tuple[str, str], ...]:
+    """What it can mean; nothing when nothing was asked for."""
     if not text:
-        return None
-    resource_type, slash, resource_id = text.partition("/")
-    if not (resource_type and slash and resource_id):
+        return ()
+    meant = tuple(reading for reading in queries.readings(text) if all(reading))
+    if not meant:
         raise ValidationError("resource must be resource_type/resource_id.", resource="must be type/id")
     if "\0" in text:
         raise ValidationError("resource must not have NUL.", resource="must not have NUL")
-    return resource_type, resource_id
+    return meant
 
 
 def _holder(text: str) -> str:

@@ -21,9 +21,6 @@ from leasehub.events.rendering import event_view
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "text/event-stream"
-RETRY = b"retry: 3000\n\n"
-#: A comment: it tells both ends that the other one is there.
-HEARTBEAT = b":\n\n"
 HEARTBEAT_SECONDS = 15
 #: How many events of its past a stream reads from the database at a time.
 PAGE = 100
@@ -39,9 +36,19 @@ def event_text(event: Event) -> bytes:
     return head + encoded(event_view(event)) + b"\n\n"
 
 
+def beginning_text(position: int) -> bytes:
+    # An id without data is no event, but a browser that is cut off before the first event goes on from there.
+    return b"retry: 3000\nid: %d\n\n" % position
+
+
+def heartbeat_text(position: int) -> bytes:
+    """A comment, which tells both ends that the other one is there, and how far the feed was read."""
+    return b":\nid: %d\n\n" % position
+
+
 def resync_text(known: Extent) -> bytes:
-    # Without an id: it is about this stream, and no event.
-    return b"event: resync\ndata: " + orjson.dumps({"oldest": known.oldest, "tail": known.tail}) + b"\n\n"
+    told = orjson.dumps({"oldest": known.oldest, "tail": known.tail})
+    return b"id: %d\nevent: resync\ndata: %s\n\n" % (known.tail, told)
 
 
 watch = Watch(render=event_text)
@@ -82,8 +89,9 @@ class Stream:
             _places.release()
 
     def _told(self) -> Iterator[bytes]:
-        yield RETRY if self._resync is None else RETRY + resync_text(self._resync)
         follower = self._follower
+        beginning = beginning_text(follower.position)
+        yield beginning if self._resync is None else beginning + resync_text(self._resync)
         with self._closing:
             if self._is_closed:
                 return
@@ -99,7 +107,7 @@ class Stream:
             if follower.has_ended:
                 return
             if not has_written:
-                yield HEARTBEAT
+                yield heartbeat_text(follower.position)
 
     def _next(self) -> bytes:
         """What comes next of the view; nothing when all that is known has been written: then it will be rung."""
@@ -134,7 +142,7 @@ class Stream:
         except (DatabaseError, InterfaceError) as error:
             logger.warning("a stream cannot read the feed: %s", str(error).strip().splitlines()[:1])
             time.sleep(FAILED_SECONDS)
-            return HEARTBEAT
+            return heartbeat_text(follower.position)
         finally:
             # Whoever streams holds no connection.
             connection.close()

@@ -267,6 +267,8 @@ class Watch:
         before, after = channel.position, events[-1].position
         assert before is not None and after is not None
         with self._lock:
+            # They may have looked before this was known here.
+            joined = channel.followers.difference(followers)
             for follower in followers:
                 if not shown[follower.view] and follower.position >= before:
                     follower.position = max(follower.position, after)
@@ -276,6 +278,8 @@ class Watch:
         for follower in followers:
             if shown[follower.view]:
                 follower.bell.set()
+        for follower in joined:
+            follower.bell.set()
 
     def _chunks(self, events: list[Event]) -> Iterator[Chunk]:
         self._name(events)

@@ -62,7 +62,8 @@ class View:
     #: Whose own events alone; None: everybody's.
     only_of: int | None
     types: tuple[str, ...] = ()
-    resource: tuple[str, str] | None = None
+    #: Any of them.
+    resources: tuple[tuple[str, str], ...] = ()
     holder: str = ""
 
     @classmethod
@@ -75,8 +76,11 @@ class View:
             events = events.filter(Q(principal=self.only_of) | Q(actor=self.only_of) | Q(addressee=self.only_of))
         if self.types:
             events = events.filter(type__in=self.types)
-        if self.resource is not None:
-            events = events.filter(resource_type=self.resource[0], resource_id=self.resource[1])
+        if self.resources:
+            asked_for = Q()
+            for resource_type, resource_id in self.resources:
+                asked_for |= Q(resource_type=resource_type, resource_id=resource_id)
+            events = events.filter(asked_for)
         if self.holder:
             events = events.filter(holder=self.holder)
         return events
@@ -86,7 +90,7 @@ class View:
         return (
             (self.only_of is None or self.only_of in (event.principal_id, event.actor_id, event.addressee_id))
             and (not self.types or event.type in self.types)
-            and (self.resource is None or self.resource == (event.resource_type, event.resource_id))
+            and (not self.resources or (event.resource_type, event.resource_id) in self.resources)
             and (not self.holder or self.holder == event.holder)
         )
 

@@ -170,7 +170,7 @@ def _say_of_slot(answer: Explanation, caller: Caller, resource_id: str) -> None:
 
 def _lately(caller: Caller, resource_type: str, resource_id: str) -> QuerySet[Event]:
     """What the caller may see of the newest events of the resource."""
-    events = View.of(caller, resource=(resource_type, resource_id)).events()
+    events = View.of(caller, resources=((resource_type, resource_id),)).events()
     newest = Event.objects.filter(
         organization_id=caller.organization, resource_type=resource_type, resource_id=resource_id
     ).order_by("-pk")

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Told:
-    """One event of a stream. ``type``: comment, retry, or what it says."""
+    """One block of a stream. ``type``: comment, retry, or what the event says."""
 
     type: str
     id: int | None
@@ -21,13 +21,15 @@ class Told:
 
 def parsed(block: str) -> Told:
     lines = block.split("\n")
-    if lines == [":"]:
-        return Told("comment", None, None)
-    fields = dict(line.split(": ", 1) for line in lines)
-    assert len(fields) == len(lines), f"a field is given twice: {block}"
+    is_comment = lines[0] == ":"
+    fields = dict(line.split(": ", 1) for line in lines[is_comment:])
+    assert len(fields) == len(lines) - is_comment, f"a field is given twice: {block}"
+    position = int(fields["id"])
+    if is_comment:
+        return Told("comment", position, None)
     if "retry" in fields:
-        return Told("retry", None, int(fields["retry"]))
-    return Told(fields["event"], int(fields["id"]) if "id" in fields else None, json.loads(fields["data"]))
+        return Told("retry", position, int(fields["retry"]))
+    return Told(fields["event"], position, json.loads(fields["data"]))
 
 
 class Reader:

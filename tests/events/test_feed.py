@@ -125,3 +125,13 @@ def test_a_wait_out_of_bounds_is_refused(agent: Caster, wait: str) -> None:
 @pytest.mark.parametrize("holder", ["x" * 129, "a%00b", "%FF"])
 def test_what_can_be_no_holder_is_refused(agent: Caster, holder: str) -> None:
     assert "holder" in error_of(agent.get(f"events?holder={holder}"))["fields"]
+
+
+def test_a_resource_whose_type_holds_a_slash_is_found(agent: Caster) -> None:
+    agent.acquire("web", resource_type="team/deploy")
+    agent.acquire("deploy/web", resource_type="team")
+    agent.acquire("web", resource_type="deploy")
+    found = page(agent, "resource=team/deploy/web")["events"]
+    meant = [("team/deploy", "web"), ("team", "deploy/web")]
+    assert [(event["resource_type"], event["resource_id"]) for event in found] == meant
+    assert page(agent, f"resource=a{'/' * 399}a")["events"] == []

@@ -15,6 +15,7 @@ from leasehub.api import streams
 from leasehub.api.streams import Stream, watch
 from leasehub.db import clock
 from leasehub.events import queries
+from leasehub.events.following import Follower, Watch
 from leasehub.events.queries import View
 from leasehub.identity.models import ApiKey
 from tests.conftest import Caster, cast, error_of
@@ -77,7 +78,7 @@ def opened() -> Iterator[Open]:
             )
             made.append(stream)
             parts = Parts(threads, stream)
-            assert parts.next() == Told("retry", None, 3000)
+            assert parts.next() == Told("retry", stream._follower.position, 3000)
             return parts
 
         yield begin
@@ -124,7 +125,7 @@ def test_followers_at_different_places_each_see_everything_once(
 def test_a_stream_writes_what_its_view_shows(agent: Caster, organization: Any, opened: Open) -> None:
     blind = cast(organization, "blind", (2,))
     of_type = opened(agent, types=("lease.released",))
-    of_resource = opened(agent, resource=("deploy", "b"))
+    of_resource = opened(agent, resources=(("deploy", "b"),))
     own = opened(blind)
     lease = agent.acquire("a").json()["data"]
     agent.delete(f"leases/{lease['lease_id']}")
@@ -198,7 +199,44 @@ def test_when_nothing_comes_a_comment_does(agent: Caster, monkeypatch: pytest.Mo
         parts = threads.submit(lambda: [next(stream) for _ in range(4)]).result(timeout=20)
         threads.submit(connection.close)
     stream.close()
-    assert parts == [b"retry: 3000\n\n", b":\n\n", b":\n\n", b":\n\n"]
+    assert parts == [b"retry: 3000\nid: 0\n\n", *[b":\nid: 0\n\n"] * 3]
+
+
+def test_a_stream_says_from_the_first_how_far_it_has_read(
+    agent: Caster, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is cut off before the first event of its view loses none, and need not look at its past again."""
+    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
+    agent.acquire("old")
+    # It asserts the id of the beginning.
+    stream = opened(agent, types=("handoff.created",))
+    agent.acquire("passed over")
+    told = Told("comment", 1, None)
+    while told == Told("comment", 1, None):
+        told = parsed(stream.part().removesuffix("\n\n"))
+    assert told == Told("comment", 2, None)
+
+
+def test_whoever_joins_while_the_reader_reads_is_rung(agent: Caster, opened: Open) -> None:
+    agent.acquire("old")
+    view = View.of(agent.caller)
+    read = Watch(render=lambda event: b"text")
+    # It has no thread: the test looks.
+    read._thread = threading.current_thread()
+    first, joins = Follower(view, key=1), Follower(view, key=1)
+    read.add(first)
+    (channel,) = read._channels.values()
+    channel.position = 0
+    name = read._name
+
+    def named(events: list[Any]) -> None:
+        read.add(joins)
+        assert read.is_level(joins)
+        name(events)
+
+    read._name = named  # type: ignore[method-assign]
+    read._look_at(view.organization, channel, tail(agent))
+    assert (first.bell.is_set(), joins.bell.is_set()) == (True, True)
 
 
 def test_whoever_streams_holds_no_connection(agent: Caster, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +263,7 @@ def test_a_stream_that_fell_behind_retention_is_told_once_and_goes_on(agent: Cas
     tail(agent)
     moved_out(agent, 3)
     stream = opened(agent, after=1)
-    assert stream.next() == Told("resync", None, {"oldest": 4, "tail": 4})
+    assert stream.next() == Told("resync", 4, {"oldest": 4, "tail": 4})
     agent.acquire("new")
     assert stream.positions(1) == [5]
 
@@ -289,7 +327,7 @@ def test_a_reader_that_went_away_is_found_when_a_place_is_wanted(
 ) -> None:
     monkeypatch.setattr(streams, "_places", threading.BoundedSemaphore(1))
     gone = opened(agent)
-    assert gone.part() == ":\n\n"
+    assert gone.part() == ":\nid: 0\n\n"
     # The first look rings too.
     until(lambda: position() is not None)
     gone.stream._follower.bell.clear()
@@ -328,7 +366,7 @@ def begun(caster: Caster, query: str = "", **headers: str) -> tuple[int, str]:
 def test_a_stream_goes_on_from_the_last_event_id_from_after_or_from_the_tail(agent: Caster) -> None:
     for number in range(3):
         agent.acquire(str(number))
-    assert begun(agent) == begun(agent, "after=tail") == (3, "retry: 3000\n\n")
+    assert begun(agent) == begun(agent, "after=tail") == (3, "retry: 3000\nid: 3\n\n")
     assert begun(agent, "after=1")[0] == 1
     assert begun(agent, "after=1", **{"Last-Event-ID": "2"})[0] == 2
     assert begun(agent, "after=0")[0] == 0
@@ -341,8 +379,8 @@ def test_a_cursor_that_is_gone_gets_one_resync_and_then_what_comes(agent: Caster
     moved_out(agent, 2)
     position, text = begun(agent, **{"Last-Event-ID": "1"})
     assert position == 3
-    assert text == 'retry: 3000\n\nevent: resync\ndata: {"oldest":3,"tail":3}\n\n'
-    assert begun(agent, "after=2") == (2, "retry: 3000\n\n")
+    assert text == 'retry: 3000\nid: 3\n\nid: 3\nevent: resync\ndata: {"oldest":3,"tail":3}\n\n'
+    assert begun(agent, "after=2") == (2, "retry: 3000\nid: 2\n\n")
 
 
 @pytest.mark.parametrize("how", ["after", "header"])

@@ -89,11 +89,11 @@ def test_the_database_and_the_process_agree_on_what_a_view_shows(
     page(agent)
     events = list(Event.objects.order_by("pk"))
     organization = agent.principal.organization_id
-    for only_of, of_types, resource, holder in itertools.product(
+    for only_of, of_types, resources, holder in itertools.product(
         [None, agent.principal.pk, teammate.principal.pk, operator.principal.pk],
         [(), ("lease.acquired",), ("handoff.created", "lease.force_released")],
-        [None, ("deploy", "a"), ("build", "a")],
+        [(), (("deploy", "a"),), (("build", "a"), ("deploy", "b"))],
         ["", "muse-01", "teammate"],
     ):
-        view = View(organization, only_of, of_types, resource, holder)
+        view = View(organization, only_of, of_types, resources, holder)
         assert list(view.events().order_by("pk")) == [event for event in events if view.shows(event)], view

@@ -51,7 +51,7 @@ def whats_new(call: Call, given: Since) -> dict[str, Any]:
     """What has happened, as far as you may see it, from a cursor on; without one the newest events. Pass the cursor of
     the answer in your next call; "more": true means that there is more at once. wait_seconds waits for something to
     happen."""
-    view = View.of(call.caller, types=tuple(parsed_types(given.types)), resource=parsed_resource(given.resource))
+    view = View.of(call.caller, types=tuple(parsed_types(given.types)), resources=parsed_resource(given.resource))
     after = _newest(call) if given.cursor is None else cursor_number(given.cursor)
     seen = queries.read(view=view, after=after, limit=given.limit)
     if not seen.events and not seen.more and given.wait_seconds:
