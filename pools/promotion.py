@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import connection
 from django.db.models import Q, QuerySet
 
 from leases import services as leases
 from leases.errors import LeaseLost
 from leases.granting import Grant
 from leases.models import Resource
-from pools import commands, endings, labels
+from pools import commands, endings, labels, plpgsql
 from pools.models import RESOURCE_TYPE, CommandRun, Pool, Request, Slot, public_request_id, resource_id
 from pools.poolfile import Declaration
 
@@ -84,13 +85,20 @@ def grant_at_once(pool: Pool, request: Request, *, at: datetime) -> bool:
 
     Nobody with its selector waits, nor for several slots; so no slot that is free now is kept for anybody.
     """
+    steps = Declaration(pool.declaration).granting_steps()
+    if connection.vendor == "postgresql" and request.count == 1 and not steps:
+        granted = plpgsql.grant_at_once(pool, request, at=at)
+        if granted is not None:
+            request.granted = [granted]  # type: ignore[attr-defined]
+            _tell(pool, request, at=at)
+            return True
+    Pool.objects.filter(pk=pool.pk).update(last_ticket=request.ticket)
     waiting = Request.objects.filter(pool=pool, state=State.QUEUED)
     if waiting.filter(Q(selector_key=request.selector_key) | Q(count__gt=1)).exists():
         return False
     usable = list(_usable(pool, request, [])[: request.count])
     if len(usable) < request.count:
         return False
-    steps = Declaration(pool.declaration).granting_steps()
     request.state = State.PROVISIONING if steps else State.READY
     if not steps:
         request.ready_at = request.fetched_at = at

@@ -233,7 +233,6 @@ def request(
         created_at=at,
         seen_at=at,
     )
-    Pool.objects.filter(pk=row.pk).update(last_ticket=made.ticket)
     if not grant_at_once(row, made, at=at):
         _queue(row, made, actor=Actor.of(caller), at=at)
     return made

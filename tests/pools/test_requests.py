@@ -214,3 +214,13 @@ def test_a_slot_that_an_earlier_request_is_short_of_is_kept_from_other_selectors
     assert look(agent, fast)["grants"][0]["slot_id"] == 3
     on_slot(agent, held["grants"][0], "release")
     assert look(teammate, pair)["state"] == "ready"
+
+
+def test_one_of_many_free_slots_is_granted_at_once_wherever_it_stands(agent: Caster, declare: Declare) -> None:
+    many = [{"id": n, "region": "far" if n == 90 else "near"} for n in range(1, 91)]
+    declare(slots=many)
+    for region, expected in (("far", 90), ("near", 1), ("near", 2)):
+        made = ask(agent, selector={"region": region})
+        (grant,) = made["grants"]
+        assert (made["state"], grant["slot_id"], grant["attrs"]["region"]) == ("ready", expected, region)
+    assert ask(agent, selector={"region": "far"})["position"] == 1
