@@ -276,7 +276,7 @@ class TaskAdmin(MachineWritten):
 
     @admin.display(description="last error")
     def error(self, task: Task) -> str:
-        return content(task, "error") or NOTHING
+        return task.last_error or NOTHING
 
     @admin.display(description="events")
     def events(self, task: Task) -> SafeString:

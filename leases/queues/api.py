@@ -408,7 +408,7 @@ def task_view(caller: Caller, task: Task, at: datetime) -> dict[str, Any]:
         "finished_at": _iso(task.finished_at),
         "payload": content and content.payload,
         "result": content and content.result,
-        "error": content and content.error,
+        "error": task.last_error,
         "lease": None if held is None else claimant_view(caller, held, at),
     }
 

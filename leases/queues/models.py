@@ -91,6 +91,9 @@ class Lane(models.Model):
         ]
 
 
+USED_UP = "Its attempts are used up: the last claim was given back, ran out or was ended, without a word of why."
+
+
 class Task(models.Model):
     """A unit of work: narrow, because it is rewritten at every step. What it is about stands in TaskContent.
 
@@ -193,6 +196,14 @@ class Task(models.Model):
     @property
     def task_id(self) -> str:
         return public_task_id(self.id)
+
+    @property
+    def last_error(self) -> str | None:
+        """What the last failure said; of a dead task that never failed, why it is dead all the same."""
+        content: TaskContent | None = getattr(self, "content", None)
+        if content is not None and content.error is not None:
+            return content.error
+        return USED_UP if self.state == "dead" else None
 
 
 class TaskContent(models.Model):

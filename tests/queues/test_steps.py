@@ -138,6 +138,7 @@ def test_a_task_given_back_is_ready_and_its_attempt_counts(agent: Caster, teamma
     assert teammate.delete(f"leases/{again['lease_id']}").status_code == 200
     shown = task(agent, task_id)
     assert (shown["state"], shown["attempts"]) == ("dead", 2)
+    assert "attempts are used up" in shown["error"]
     last = events(task_id)[-1]
     assert (last.type, last.data["ended_by"]) == ("task.dead", "released")
 
