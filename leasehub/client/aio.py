@@ -11,10 +11,10 @@ claim, the place in the queue.
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from threading import Event
+from threading import Event, Lock
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -25,11 +25,13 @@ from leasehub.client.hub import CLAIM_TTL_SECONDS, RETRY_SECONDS
 from leasehub.client.patience import Patience
 from leasehub.client.wire import TIMEOUT_SECONDS, Members
 
-# Of calls that wait: each waits in a thread.
-MOST_AT_ONCE = 64
+# Each call takes a thread. Those that wait for something have theirs, so that however many wait, what ends their wait
+# gets through: the other calls, and those that give back.
+MOST_WAITING = 64
+MOST_CALLING = 32
+MOST_GIVING_BACK = 16
 
 Result = TypeVar("Result")
-Waiting = Callable[[Event], Result]
 
 
 def connect(
@@ -40,6 +42,36 @@ def connect(
     tls: ssl.SSLContext | None = None,
 ) -> "Hub":
     return Hub(hub=hub.connect(holder=holder, timeout=timeout, retry_seconds=retry_seconds, tls=tls))
+
+
+class Undone(Generic[Result]):
+    """A function whose result is undone when nobody wants it any more: in its own thread when that comes first."""
+
+    def __init__(self, function: Callable[[], Result], undo: Callable[[Result], object]) -> None:
+        self._function = function
+        self._undo = undo
+        self._lock = Lock()
+        self._unwanted = False
+        self._results: list[Result] = []
+
+    def __call__(self) -> Result:
+        result = self._function()
+        with self._lock:
+            unwanted = self._unwanted
+            self._results.append(result)
+        if unwanted:
+            self.undo()
+        return result
+
+    def is_there_unwanted(self) -> bool:
+        """Nobody wants it any more: whether it is there already, and is to be undone by the caller."""
+        with self._lock:
+            self._unwanted = True
+            return bool(self._results)
+
+    def undo(self) -> None:
+        with suppress(Failure):
+            self._undo(self._results[0])
 
 
 class Coming(Generic[Result]):
@@ -88,10 +120,10 @@ class Held:
         return repr(self._held)
 
     async def heartbeat(self) -> None:
-        await self._hub.run(self._held.heartbeat)
+        await self._hub.run_now(self._held.heartbeat)
 
     async def release(self) -> bool:
-        return await self._hub.run(self._held.release)
+        return await self._hub.run_now(self._held.release)
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,7 +131,7 @@ class Held:
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._hub.run(partial(self._held.__exit__, kind, value, trace))
+        await self._hub.run_now(partial(self._held.__exit__, kind, value, trace))
 
 
 class Lease(Held):
@@ -123,13 +155,13 @@ class Claim(Held):
     _held: held.Claim
 
     async def complete(self, result: object = None) -> None:
-        await self._hub.run(partial(self._held.complete, result))
+        await self._hub.run_now(partial(self._held.complete, result))
 
     async def fail(self, error: str, *, retry_in: int | None = None, final: bool = False) -> None:
-        await self._hub.run(partial(self._held.fail, error, retry_in=retry_in, final=final))
+        await self._hub.run_now(partial(self._held.fail, error, retry_in=retry_in, final=final))
 
     async def give_back(self) -> bool:
-        return await self._hub.run(self._held.give_back)
+        return await self._hub.run_now(self._held.give_back)
 
 
 class Accepted:
@@ -147,7 +179,7 @@ class Accepted:
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._hub.run(partial(self._accepted.__exit__, kind, value, trace))
+        await self._hub.run_now(partial(self._accepted.__exit__, kind, value, trace))
 
 
 class Hub:
@@ -168,7 +200,9 @@ class Hub:
         self.handoffs = Handoffs(self)
         self.checkpoints = Checkpoints(self)
         self.events = Events(self)
-        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="leasehub")
+        self._waiting = ThreadPoolExecutor(MOST_WAITING, thread_name_prefix="leasehub waiting")
+        self._calling = ThreadPoolExecutor(MOST_CALLING, thread_name_prefix="leasehub")
+        self._giving_back = ThreadPoolExecutor(MOST_GIVING_BACK, thread_name_prefix="leasehub giving back")
 
     async def __aenter__(self) -> Self:
         return self
@@ -178,29 +212,49 @@ class Hub:
 
     async def close(self) -> None:
         """Waits for what is still to be given back of calls that were cancelled."""
-        await asyncio.to_thread(self._threads.shutdown)
+        for threads in (self._waiting, self._calling, self._giving_back):
+            await asyncio.to_thread(threads.shutdown)
         self.hub.close()
 
     async def run(self, function: Callable[[], Result], undo: Callable[[Result], object] | None = None) -> Result:
         """Calls it in a thread. When that is cancelled, what it gets after all is undone."""
-        future = self._threads.submit(function)
+        return await self._run(self._calling, function, undo)
+
+    async def run_now(self, function: Callable[[], Result]) -> Result:
+        """The same for what keeps or gives back: it waits for no other call."""
+        return await self._run(self._giving_back, function)
+
+    async def wait(self, function: Callable[[], Result]) -> Result:
+        """The same for what waits for something to happen."""
+        return await self._run(self._waiting, function)
+
+    async def _run(
+        self,
+        threads: ThreadPoolExecutor,
+        function: Callable[[], Result],
+        undo: Callable[[Result], object] | None = None,
+    ) -> Result:
+        undone = None if undo is None else Undone(function, undo)
+        future = threads.submit(undone or function)
         awaited = asyncio.wrap_future(future)
         try:
             return await asyncio.shield(awaited)
         except asyncio.CancelledError:
             # Nobody looks at what becomes of it any more.
             awaited.add_done_callback(lambda done: done.cancelled() or done.exception())
-            if undo is not None and not future.cancel():
-                self._threads.submit(_undo, future, undo)
+            if undone is not None and not future.cancel() and undone.is_there_unwanted():
+                self._giving_back.submit(undone.undo)
             raise
 
-    async def _wait(self, function: Waiting[Result], undo: Callable[[Result], object]) -> Result:
-        """The same, for what waits; a wait that is cancelled is over."""
-        stopped = Event()
+    async def _take(
+        self, wait: float | None, function: Callable[[Patience], Result], undo: Callable[[Result], object]
+    ) -> Result:
+        """The same, for what may be waited for; a wait that is cancelled is over."""
+        patience = Patience(hub.patience_of(wait).seconds, Event())
         try:
-            return await self.run(partial(function, stopped), undo)
+            return await self._run(self._calling if wait == 0 else self._waiting, partial(function, patience), undo)
         except asyncio.CancelledError:
-            stopped.set()
+            patience.stop()
             raise
 
     async def call(self, method: str, path: str, body: object = None) -> Members:
@@ -223,12 +277,12 @@ class Hub:
         on_lost: Callable[[Lease], None] | None = None,
     ) -> Coming[Lease]:
         async def begin() -> Lease:
-            def take(stopped: Event) -> held.Lease:
+            def take(patience: Patience) -> held.Lease:
                 return self.hub.lease(
                     resource_type,
                     resource_id,
                     ttl=ttl,
-                    wait=Patience(wait, stopped),
+                    wait=patience,
                     holder=holder,
                     purpose=purpose,
                     payload=payload,
@@ -237,7 +291,7 @@ class Hub:
                 )
 
             told = self._told(on_lost, Lease)
-            return Lease(self, await self._wait(take, held.Held.release))
+            return Lease(self, await self._take(wait, take, held.Held.release))
 
         return Coming(begin)
 
@@ -251,12 +305,11 @@ class Hub:
         on_lost: Callable[[Claim], None] | None = None,
     ) -> Coming[Claim]:
         async def begin() -> Claim:
-            def take(stopped: Event) -> held.Claim:
-                patience = Patience(wait, stopped)
+            def take(patience: Patience) -> held.Claim:
                 return self.hub.claim(queue, ttl=ttl, wait=patience, holder=holder, on_lost=told)
 
             told = self._told(on_lost, Claim)
-            return Claim(self, await self._wait(take, held.Held.release))
+            return Claim(self, await self._take(wait, take, held.Held.release))
 
         return Coming(begin)
 
@@ -272,11 +325,11 @@ class Hub:
         on_lost: Callable[[Slot], None] | None = None,
     ) -> Coming[Slot]:
         async def begin() -> Slot:
-            def take(stopped: Event) -> held.Slot:
+            def take(patience: Patience) -> held.Slot:
                 return self.hub.slot(
                     pool,
                     ttl=ttl,
-                    wait=Patience(wait, stopped),
+                    wait=patience,
                     selector=selector,
                     holder=holder,
                     on_queued=told_queued,
@@ -284,7 +337,7 @@ class Hub:
                 )
 
             told, told_queued = self._told(on_lost, Slot), in_loop(on_queued)
-            return Slot(self, await self._wait(take, held.Held.release))
+            return Slot(self, await self._take(wait, take, held.Held.release))
 
         return Coming(begin)
 
@@ -417,7 +470,7 @@ class Events:
         stopped = Event()
         try:
             while True:
-                for event in await self._hub.run(lambda: follower.next_page(Patience(None, stopped))):
+                for event in await self._hub.wait(lambda: follower.next_page(Patience(None, stopped))):
                     yield event
         finally:
             stopped.set()
@@ -445,8 +498,3 @@ def in_loop(function: Callable[..., None] | None) -> Callable[..., None] | None:
 
 def _release_all(accepted: handoffs.Accepted) -> None:
     accepted.__exit__(None, None, None)
-
-
-def _undo(future: "Future[Result]", undo: Callable[[Result], object]) -> None:
-    with suppress(Failure):
-        undo(future.result())

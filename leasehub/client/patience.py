@@ -16,8 +16,13 @@ class Patience:
     another thread may set it."""
 
     def __init__(self, seconds: float | None, stopped: "threading.Event | None" = None) -> None:
+        self.seconds = seconds
         self.stopped = stopped
         self._give_up = FOR_EVER if seconds is None else boot_clock() + seconds
+
+    def stop(self) -> None:
+        if self.stopped is not None:
+            self.stopped.set()
 
     def left(self) -> float:
         """In seconds; 0 or less when it is over."""

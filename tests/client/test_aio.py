@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 
 import pytest
 
@@ -99,6 +100,36 @@ def test_a_lease_that_is_granted_after_the_cancellation_is_given_back(run, proxy
         go_on.set()
 
     run(main)
+    assert hub.status("deploy", name)["state"] == "free"
+
+
+def test_however_many_wait_what_they_wait_for_can_be_given_back(run, hub, name):
+    async def main(aio_hub):
+        lease = await aio_hub.lease("deploy", name, ttl=60)
+        waits = [asyncio.ensure_future(wait(aio_hub)) for _ in range(aio.MOST_WAITING + 1)]
+        while aio_hub._waiting._work_queue.qsize() == 0:
+            await asyncio.sleep(0.01)
+        await aio_hub.put(name)
+        async with aio_hub.claim(name, wait=0) as claim:
+            await claim.complete()
+        await lease.heartbeat()
+        await asyncio.wait_for(lease.release(), 20)
+        for begun in waits:
+            begun.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    go_on = threading.Event()
+
+    async def wait(aio_hub):
+        await aio_hub._take(None, lambda patience: go_on.wait(60), lambda result: None)
+
+    async def guarded(aio_hub):
+        try:
+            await main(aio_hub)
+        finally:
+            go_on.set()
+
+    run(guarded)
     assert hub.status("deploy", name)["state"] == "free"
 
 
