@@ -9,7 +9,7 @@ from leasehub.cli.signals import Signals
 from leasehub.client import acquiring, credentials
 from leasehub.client.acquiring import RELEASE_ATTEMPTS
 from leasehub.client.failures import Failure, Refused, Unreachable
-from leasehub.client.heartbeat import BEATS_PER_TTL, LONGEST_WAIT_SECONDS, Deadline, Heartbeats, Kept
+from leasehub.client.heartbeat import LONGEST_WAIT_SECONDS, Deadline, Heartbeats, Kept, usual_interval
 from leasehub.client.wire import Connection, Members
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ class Hold:
         #: What people know it by; its release is announced then.
         self.name = name or f"lease {self.lease_id}"
         self.is_announced = name is not None
-        self.beat_seconds = ttl_seconds / BEATS_PER_TTL
+        self.beat_seconds = usual_interval(ttl_seconds)
         self.fencing_token = int(answer["fencing_token"])
         self.expires_at = str(answer["expires_at"])
         self.ttl_seconds = ttl_seconds

@@ -31,14 +31,16 @@ class Once:
         self._lost_at: float | None = None
         self._pending: object = None
         self._key = fresh_key()
+        self._answer: Members | None = None
 
     def ask(self, body: object) -> "Members":
         """The answer. While an earlier one is missing, what was asked then is asked again, whatever is given."""
         sent_at = boot_clock()
         if self._lost_at is None:
             self._pending = body
+        self._answer = None
         try:
-            answer = self.connection.call("POST", self._path, self._pending, key=self._key)
+            self._answer = answer = self.connection.call("POST", self._path, self._pending, key=self._key)
         except Unreachable as lost:
             if lost.sent and self._lost_at is None:
                 self._lost_at = sent_at
@@ -46,6 +48,19 @@ class Once:
         self.since = sent_at if self._lost_at is None else self._lost_at
         self._lost_at, self._key = None, fresh_key()
         return answer
+
+    def unheard(self) -> "Callable[[], Members] | None":
+        """After an interruption: what answers with what it got all the same; None when it can have got nothing."""
+        got = self._answer
+        if got is not None:
+            return lambda: got
+        owed = self.connection.owed()
+        if owed is not None:
+            return owed.late_answer
+        if self._lost_at is None and not self.connection.answers_lost:
+            return None
+        again = self.connection.another()
+        return lambda: again.call("POST", self._path, self._pending, key=self._key)
 
 
 def acquire(once: Once, body: object, patience: "Patience") -> "Members":
@@ -83,9 +98,15 @@ def release(
             return
 
 
+def ending(connection: "Connection", lease_id: str) -> "Members":
+    """How a lease ended, ``ended_by`` and ``ended_at``, as far as it can be learnt."""
+    try:
+        lease = connection.call("GET", f"/v1/leases/{lease_id}", attempts=1)
+    except Failure:
+        return {}
+    return {name: lease[name] for name in ("ended_by", "ended_at") if lease.get(name)}
+
+
 def _was_released(connection: "Connection", lease_id: str) -> bool:
     """Whether an earlier attempt ended it, whose answer was lost, and not somebody else."""
-    try:
-        return bool(connection.call("GET", f"/v1/leases/{lease_id}", attempts=1).get("ended_by") == "released")
-    except Failure:
-        return True
+    return bool(ending(connection, lease_id).get("ended_by", "released") == "released")

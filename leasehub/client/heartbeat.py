@@ -16,6 +16,8 @@ from leasehub.client.wire import Connection, Members
 LOST = ("LEASE_LOST", "STALE_TOKEN", "NOT_FOUND", "UNAUTHENTICATED")
 
 BEATS_PER_TTL = 8
+# However long the lease, an operator's ending or a handoff is known so soon.
+LONGEST_INTERVAL_SECONDS = 10.0
 FIRST_RETRY_SECONDS = 0.5
 # A wait is cut into pieces, since one that spans a suspension would go on for its full length after it.
 LONGEST_WAIT_SECONDS = 0.25
@@ -35,8 +37,12 @@ class Deadline:
         self.term_at = self.kill_at - min(5.0, seconds / 10)
 
 
+def usual_interval(ttl_seconds: float) -> float:
+    return min(ttl_seconds / BEATS_PER_TTL, LONGEST_INTERVAL_SECONDS)
+
+
 class Kept:
-    """One lease that is kept alive, by a beat in every eighth of its TTL unless told otherwise.
+    """One lease that is kept alive, by a beat in every eighth of its TTL and every ten seconds, unless told otherwise.
 
     ``on_renewed`` is told each new deadline; ``on_lost`` is told once: the refusal that confirmed the loss,
     or None when the deadline has come without a beat that got through. Both are called in the beating thread.
@@ -59,7 +65,7 @@ class Kept:
         self.deadline = deadline
         self.on_lost = on_lost
         self.on_renewed = on_renewed
-        self.interval = ttl_seconds / BEATS_PER_TTL if beat_seconds is None else beat_seconds
+        self.interval = usual_interval(ttl_seconds) if beat_seconds is None else beat_seconds
         self.next_at = boot_clock() + self.interval
         self.failures = 0
 

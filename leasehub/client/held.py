@@ -25,20 +25,21 @@ PAUSE_SECONDS = 0.25
 
 class Loss:
     """Whether a lease is lost: true in an ``if``, and to be waited for. It becomes true when the server says so, and
-    at the latest a while before the lease can be anybody else's, by this machine's own clock."""
+    at the latest a while before the lease can be anybody else's, by this machine's own clock. Once the lease was given
+    back or detached it is true as well: there is nothing to rely on any more."""
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
         self._told = threading.Event()
-        self._over = False
         self._refused: Refused | None = None
+        self._ending: LeaseLost | None = None
 
     def __bool__(self) -> bool:
         return self.is_set()
 
     def is_set(self) -> bool:
         # The clock too: the thread that beats may be held up, and in a forked process there is none.
-        return self._told.is_set() or (not self._over and boot_clock() >= self._kept.deadline.term_at)
+        return self._told.is_set() or boot_clock() >= self._kept.deadline.term_at
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until it is lost, or so many seconds; whether it is."""
@@ -46,6 +47,8 @@ class Loss:
 
     def failure(self) -> LeaseLost:
         """The exception for it."""
+        if self._ending is not None:
+            return self._ending
         if self._refused is None:
             message = "The lease may be over: no heartbeat got through until its own deadline."
             return LeaseLost("LEASE_LOST", message, {})
@@ -55,6 +58,12 @@ class Loss:
 
     def _tell(self, refused: Refused | None) -> None:
         self._refused = refused
+        self._told.set()
+
+    def _end(self, message: str, ended_by: str | None = None) -> None:
+        """It was ended from here, which is no loss to be told of; unless it was lost before."""
+        if not self.is_set():
+            self._ending = LeaseLost("LEASE_LOST", message, {} if ended_by is None else {"ended_by": ended_by})
         self._told.set()
 
 
@@ -100,16 +109,18 @@ class Held:
         self.lost = Loss(self._kept)
 
     def __repr__(self) -> str:
-        state = "lost" if self.lost else "over" if self._over else f"for {self.seconds_left:.0f} s"
+        state = "over" if self._over else "lost" if self.lost else f"for {self.seconds_left:.0f} s"
         return f"<{type(self).__name__} {self.resource_type}/{self.resource_id} {self.lease_id} {state}>"
 
     @property
     def seconds_left(self) -> float:
         """For how long it may be relied on if no heartbeat gets through any more."""
+        if self._over:
+            return 0.0
         return max(0.0, self._kept.deadline.term_at - boot_clock())
 
     def check(self) -> None:
-        """Raises LeaseLost when it is lost: for between the steps of the work."""
+        """Raises LeaseLost when it is lost, given back or detached: for between the steps of the work."""
         if self.lost:
             raise self.lost.failure()
 
@@ -139,17 +150,20 @@ class Held:
                 acquiring.release(connection, self.lease_id, self.fencing_token, attempts=attempts)
         except Refused as refused:
             if not lost:
-                raise self._lost_by(refused) from refused
+                raise self._lost_by(self._with_ending(refused)) from refused
         except Unreachable:
             if not lost:
                 return False
+        finally:
+            self.lost._end("The lease was given back, or is left to run out.", "released")
         if lost:
             raise self.lost.failure()
         return True
 
     def detach(self) -> None:
         """Leaves it to whoever knows its token: it is neither kept alive nor given back from here any more."""
-        self._close()
+        if self._close():
+            self.lost._end("The lease was detached: whether it is alive is not known here any more.")
 
     def __enter__(self) -> Self:
         return self
@@ -175,7 +189,6 @@ class Held:
             if self._over:
                 return False
             self._over = True
-            self.lost._over = not self.lost
         self._hub.heartbeats.drop(self._kept)
         return True
 
@@ -196,6 +209,15 @@ class Held:
         if self._on_lost is not None:
             # In a thread of its own: however long it takes, the other leases are beaten.
             threading.Thread(target=self._on_lost, args=(self,), name=f"loss of {self.lease_id}", daemon=True).start()
+
+    def _with_ending(self, refused: Refused) -> Refused:
+        """The server says no more of a lease that has ended than that it cannot be released."""
+        if refused.reason != "NOT_FOUND":
+            return refused
+        with self._hub.connection() as connection:
+            connection.timeout, connection.retry_seconds = min(connection.timeout, 3.0), None
+            refused.fields = {**refused.fields, **acquiring.ending(connection, self.lease_id)}
+        return refused
 
     def _lost_by(self, refused: Refused) -> Refused:
         if refused.reason not in LOST:
@@ -278,20 +300,24 @@ class Claim(Held):
     ) -> None:
         if self._over or self._process != os.getpid():
             return
-        if value is None:
-            self.complete()
-            return
         try:
-            if isinstance(value, Exception):
+            if value is None:
+                self.complete()
+            elif isinstance(value, Exception):
                 self.fail(_told(value))
             else:
                 self.give_back()
         except LeaseLost as lost:
+            if value is None:
+                raise
             _remark(value, lost)
         except Failure as failure:
+            if value is None:
+                raise
             value.add_note(f"The task {self.task_id} could not be given back: {failure}")
         finally:
-            self._close()
+            if self._close():
+                self.lost._end("The task could not be settled.")
 
     def _settle(self, verb: str, body: dict[str, object]) -> None:
         """Tells the server for as long as the claim lives; the heartbeats go on until it has been told."""
@@ -320,6 +346,7 @@ class Claim(Held):
                 self._note_loss(refused_meanwhile)
             raise
         self._close()
+        self.lost._end(f"The task has been settled: {verb}.", {"complete": "completed", "fail": "failed"}[verb])
 
 
 def _told(value: Exception) -> str:

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from leasehub.client import credentials
-from leasehub.client.acquiring import Once, acquire
+from leasehub.client.acquiring import Once, acquire, release
 from leasehub.client.clock import boot_clock
 from leasehub.client.events import Events
-from leasehub.client.failures import Empty, Failure, GrantFailed, Internal, Saturated, Unreachable
+from leasehub.client.failures import Empty, Failure, GrantFailed, Internal, Saturated, Unreachable, Usage
 from leasehub.client.handoffs import Checkpoints, Handoffs
 from leasehub.client.heartbeat import Heartbeats
 from leasehub.client.held import Claim, Held, Lease, Slot
@@ -162,6 +162,7 @@ class Hub:
     ) -> Lease:
         """Takes the resource and keeps it, ``ttl`` seconds at a time. Raises Conflict when another holds it and the
         ``wait`` (in seconds; None: as long as it takes) is over. ``on_lost`` is called in a thread of its own."""
+        _check_ttl(ttl)
         holder = holder or self.holder
         body = _given(
             resource_type=resource_type,
@@ -192,7 +193,8 @@ class Hub:
                 lease.took_over_expired, lease.previous = bool(answer["took_over_expired"]), answer["previous"]
                 return lease
 
-            return _living(take)
+            with _giving_back_unheard(once):
+                return _living(take)
 
     def claim(
         self,
@@ -204,6 +206,7 @@ class Hub:
         on_lost: Callable[[Claim], None] | None = None,
     ) -> Claim:
         """Claims the next task, waiting for one as long as it takes, or so many seconds: then raises Empty."""
+        _check_ttl(ttl)
         holder = holder or self.holder
         patience = patience_of(wait)
         with self.connection() as connection:
@@ -214,7 +217,8 @@ class Hub:
                 answer = waiting.next()
                 return Claim(self, queue, answer, since=once.since, ttl_seconds=ttl, holder=holder, on_lost=on_lost)
 
-            return _living(take)
+            with _giving_back_unheard(once):
+                return _living(take)
 
     def put(
         self,
@@ -238,6 +242,8 @@ class Hub:
 
     def put_all(self, queue: str, tasks: Sequence[Mapping[str, object]]) -> list[Members]:
         """Up to 1,000 of them, all or none; each as the API has it: ``{"payload": …, "priority": …}``."""
+        if not all(isinstance(task, Mapping) for task in tasks):
+            raise Usage('each task must be like {"payload": …, "priority": …}')
         answer = self.call("POST", f"/v1/queues/{quoted(queue)}/tasks", {"tasks": [dict(task) for task in tasks]})
         return list(answer["tasks"])
 
@@ -340,7 +346,7 @@ class _Claiming:
         self.body = body
         self.patience = patience
         # A claim's time is counted from when it was asked for.
-        self.longest = min(CLAIM_WAIT_SECONDS, ttl // 4)
+        self.longest = min(CLAIM_WAIT_SECONDS, max(0, ttl // 4))
         self.was_there = False
 
     def next(self) -> Members:
@@ -378,8 +384,46 @@ def _living(take: Callable[[], Taken]) -> Taken:
     raise Internal("what was granted had run out before the answer came, several times in a row")
 
 
+@contextmanager
+def _giving_back_unheard(once: Once) -> Iterator[None]:
+    """When it is interrupted amid a call, what the call gets all the same is given back: in a thread that the process
+    waits for at its end, since the server may take a while to answer."""
+    try:
+        yield
+    except Failure:
+        raise
+    except BaseException:
+        unheard = once.unheard()
+        if unheard is not None:
+            connection = once.connection.another()
+            threading.Thread(target=_give_back, args=(unheard, connection), name="giving back").start()
+        raise
+
+
+def _give_back(unheard: Callable[[], Members], connection: Connection) -> None:
+    try:
+        answer = unheard()
+        if answer:
+            release(connection, answer["lease_id"], answer["fencing_token"])
+    except Failure:
+        # It runs out by itself.
+        return
+    finally:
+        connection.close()
+
+
 def patience_of(wait: Wait) -> Patience:
+    if wait is not None and not isinstance(wait, Patience):
+        is_number = isinstance(wait, int | float) and not isinstance(wait, bool)
+        if not is_number or math.isnan(wait):
+            raise Usage(f"wait must be a number of seconds, or None for as long as it takes, not {wait!r}")
     return wait if isinstance(wait, Patience) else Patience(wait)
+
+
+def _check_ttl(ttl: int) -> None:
+    # What is done with it here needs a number; whether it is within bounds is for the server to say.
+    if isinstance(ttl, bool) or not isinstance(ttl, int):
+        raise Usage(f"ttl must be a whole number of seconds, not {ttl!r}")
 
 
 def _given(**members: object) -> Members:

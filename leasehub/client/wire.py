@@ -27,6 +27,8 @@ UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 def quoted(text: str) -> str:
     """The text as one segment of a path or one value of a query."""
+    if not isinstance(text, str):
+        raise Usage(f"a name or an id must be a text, not {text!r}")
     return "".join(
         chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass")
     )
@@ -60,6 +62,8 @@ class Connection:
         self._tls = tls
         self._socket: Any = None
         self._buffer = b""
+        # A request was sent, and what waited for its answer was interrupted.
+        self._is_owed = False
 
     def call(
         self, method: str, path: str, body: object = None, *, key: str | None = None, attempts: int | None = None
@@ -101,6 +105,33 @@ class Connection:
         """The HTTP status alone, whatever the answer says; one attempt."""
         return self._exchange(self._request("GET", path, None, None))[0]
 
+    def another(self) -> "Connection":
+        """To the same server, with the same key."""
+        other = Connection(self.url, None, timeout=self.timeout, tls=self._tls)
+        other._authorization = self._authorization
+        return other
+
+    def owed(self) -> "Connection | None":
+        """A connection with the answer that is still to come of a call that was interrupted; this one has no part in
+        it any more."""
+        if not self._is_owed:
+            return None
+        other = self.another()
+        other._socket, other._buffer = self._socket, self._buffer
+        self._socket, self._buffer, self._is_owed = None, b"", False
+        return other
+
+    def late_answer(self) -> Members:
+        """Of a connection that ``owed`` gave out. Raises Unreachable when none comes, Failure for a refusal."""
+        try:
+            status, headers, content = self._answer(time.monotonic() + self.timeout)
+        finally:
+            self.close()
+        document = self._document(status, content)
+        if not 200 <= status < 300:
+            raise self._failure(status, document["error"])
+        return document["data"] if isinstance(document.get("data"), dict) else document
+
     def close_if_broken(self) -> None:
         """Notices that the server has closed it meanwhile, so that a request is not sent into it and taken for lost."""
         if self._socket is not None:
@@ -116,10 +147,13 @@ class Connection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        self._buffer = b""
+        self._buffer, self._is_owed = b"", False
 
     def _request(self, method: str, path: str, body: object, key: str | None) -> bytes:
-        content = b"" if body is None else jsontext.compact(body)
+        try:
+            content = b"" if body is None else jsontext.compact(body)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Usage(f"what is to be sent is not JSON: {error}") from None
         head = (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._host_header()}\r\n"
             f"{self._authorization}Accept: application/json\r\nUser-Agent: leasehub-cli\r\n"
@@ -138,10 +172,17 @@ class Connection:
 
     def _exchange(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         deadline = time.monotonic() + self.timeout
+        if self._is_owed:
+            # What is left of an interrupted answer must not be taken for the next one.
+            self.close()
         if self._socket is None:
             self._socket = self._connect(deadline)
+        return self._answer(deadline, request)
+
+    def _answer(self, deadline: float, request: bytes = b"") -> tuple[int, dict[str, str], bytes]:
         try:
             self._socket.settimeout(_left(deadline))
+            self._is_owed = True
             self._socket.sendall(request)
             status, headers = self._read_head(deadline)
             content = self._read_body(status, headers, deadline)
@@ -154,10 +195,7 @@ class Connection:
         except ValueError:
             self.close()
             raise Unreachable(f"{self.url} does not speak HTTP/1.1 as a LeaseHub server does") from None
-        except BaseException:
-            # Interrupted amid an answer: what is left of it must not be taken for the next one.
-            self.close()
-            raise
+        self._is_owed = False
         if headers.get("connection", "").lower() == "close":
             self.close()
         return status, headers, content

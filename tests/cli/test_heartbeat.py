@@ -205,3 +205,10 @@ def test_a_fault_of_its_own_ends_the_command_before_the_lease_is_released(faulty
     assert json.loads(ran.stdout)["code"] == "internal"
     assert alive == [False]
     assert fake.leases.rows == {}
+
+
+@pytest.mark.parametrize(("ttl_seconds", "seconds"), [(1, 0.125), (60, 7.5), (900, 10), (86400, 10)])
+def test_what_an_operator_ended_is_known_within_seconds_however_long_the_lease(ttl_seconds, seconds):
+    deadline = Deadline(sent_at=boot_clock(), seconds=ttl_seconds)
+    kept = Kept(lease_id="l", fencing_token=1, ttl_seconds=ttl_seconds, deadline=deadline, on_lost=print)
+    assert kept.interval == seconds

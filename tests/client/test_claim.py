@@ -1,10 +1,12 @@
 """Tasks: put once, claimed once, settled once, whatever becomes of the answers."""
 
+import os
+import signal
 import threading
 
 import pytest
 
-from leasehub.client import Empty, Hub, InProgress, LeaseLost, Usage
+from leasehub.client import Empty, Failure, Forbidden, Hub, InProgress, LeaseLost, Usage
 from tests.cli.conftest import until
 from tests.client.proxy import hang_up, lose_answer, unavailable
 
@@ -17,7 +19,9 @@ def test_a_task_is_worked_off(hub, name):
         claim.complete({"done": True})
     shown = hub.task(claim.task_id)
     assert (shown["state"], shown["result"]) == ("done", {"done": True})
-    assert not claim.lost
+    with pytest.raises(LeaseLost, match="settled") as over:
+        claim.check()
+    assert over.value.ended_by == "completed"
 
 
 def test_the_end_of_the_block_completes_it(hub, name):
@@ -207,3 +211,67 @@ def test_a_result_that_the_server_does_not_take_leaves_the_claim_alive(hub, name
         with pytest.raises(Usage):
             claim.complete("again")
     assert hub.task(claim.task_id)["result"] == "shorter"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_wait_that_is_interrupted_gives_back_what_it_gets_all_the_same(hub, proxy, name, is_lost):
+    task_id = hub.put(name)["task_id"]
+    assert hub.holder
+    interrupted = threading.Event()
+
+    def late(handler):
+        answer = handler.ask()
+        assert hub.task(task_id)["state"] == "leased"
+        if is_lost:
+            # The next attempt is what is interrupted.
+            proxy.once(silent, path="/v1/leases/hot-claim")
+            handler.hang_up()
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interrupted.wait(30)
+            handler.reply(*answer)
+        return True
+
+    def silent(handler):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupted.wait(30)
+        handler.reply(*handler.ask())
+        return True
+
+    proxy.once(late, path="/v1/leases/hot-claim")
+    with pytest.raises(KeyboardInterrupt):
+        hub.claim(name, wait=None)
+    interrupted.set()
+    until(lambda: hub.task(task_id)["state"] == "ready")
+
+
+def test_a_claim_whose_completion_is_refused_is_beaten_no_more(hub, proxy, name):
+    hub.put(name)
+    error = {"code": "FORBIDDEN", "message": "No."}
+    with pytest.raises(Forbidden), hub.claim(name, ttl=2, wait=10) as claim:
+        proxy.once(lambda handler: handler.reply_json(403, {"error": error}, {}) or True, path="/complete")
+    assert claim._kept not in hub.heartbeats._kept
+    with pytest.raises(LeaseLost):
+        claim.check()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda hub: hub.claim("q", ttl="60"),
+        lambda hub: hub.claim("q", ttl=-5, wait=0),
+        lambda hub: hub.claim("q", wait="soon"),
+        lambda hub: hub.lease("deploy", "x", ttl=10.5),
+        lambda hub: hub.lease("deploy", "x", wait=float("nan")),
+        lambda hub: hub.lease("deploy", "x", payload={1, 2}),
+        lambda hub: hub.slot(5),
+        lambda hub: hub.put("q", float("nan")),
+        lambda hub: hub.task(None),
+        lambda hub: hub.status("deploy", 5),
+        lambda hub: hub.put_all("q", [5]),
+    ],
+)
+def test_wrong_arguments_are_a_failure_as_what_the_server_refuses_is(hub, call):
+    with pytest.raises(Failure) as failure:
+        call(hub)
+    assert failure.value.code == "usage"

@@ -24,7 +24,22 @@ def test_a_lease_is_held_within_the_block_and_free_after_it(hub, other, name):
         assert refused.value.expires_at
         assert not refused.value.held_by_self
     assert hub.status("deploy", name)["state"] == "free"
-    assert not lease.lost
+
+
+def test_what_was_given_back_or_detached_is_not_to_be_relied_on(hub, name):
+    told = []
+    with hub.lease("deploy", name, on_lost=told.append) as lease:
+        lease.check()
+    detached = hub.lease("deploy", f"{name}-2", on_lost=told.append)
+    detached.detach()
+    for over, ended_by in ((lease, "released"), (detached, None)):
+        assert over.lost
+        assert over.lost.wait(0)
+        assert over.seconds_left == 0
+        with pytest.raises(LeaseLost) as lost:
+            over.check()
+        assert lost.value.ended_by == ended_by
+    assert not told
 
 
 def test_two_threads_of_one_process_exclude_each_other(hub, name):
@@ -93,8 +108,9 @@ def test_a_failure_in_the_block_is_not_hidden_by_the_loss(hub, taken_away, name)
 
 
 def test_what_ended_between_two_beats_is_found_out_at_the_end(hub, taken_away, name):
-    with pytest.raises(LeaseLost), hub.lease("deploy", name, ttl=3600) as lease:
+    with pytest.raises(LeaseLost) as lost, hub.lease("deploy", name, ttl=3600) as lease:
         taken_away(lease)
+    assert lost.value.ended_by == "force_released"
 
 
 def test_a_server_away_for_less_than_the_ttl_is_survived(hub, proxy, name):
@@ -164,7 +180,6 @@ def test_a_wait_finds_again_what_it_got_unheard(hub, proxy, name):
 def test_a_lost_answer_to_the_release_is_no_loss(hub, proxy, name):
     with hub.lease("deploy", name, ttl=60) as lease:
         proxy.once(lose_answer, path=f"/v1/leases/{lease.lease_id}")
-    assert not lease.lost
     assert hub.status("deploy", name)["state"] == "free"
 
 
