@@ -21,6 +21,10 @@ MAX_FILE = 1024 * 1024
 DEFAULT_TTL_SECONDS = 900
 DEFAULT_HOLDER = "session-{session}"
 MEMBERS = {"paths", "resource", "acquire", "ttl_seconds"}
+# These leases are made by claiming and granting alone.
+RESERVED = ("task", "slot")
+# The longest that a file system takes.
+MAX_PATH = 4096
 
 
 class Guard:
@@ -36,11 +40,17 @@ class Guard:
         paths, resource = given.get("paths"), given.get("resource")
         if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
             raise Usage(f'{where}: "paths" must be a list of patterns')
+        for pattern in paths:
+            wrong = _unmatchable(pattern)
+            if wrong:
+                raise Usage(f"{where}: the pattern {pattern!r} {wrong}")
         if not isinstance(resource, str) or not all(resource.partition("/")):
             raise Usage(f'{where}: "resource" must look like TYPE/ID, not {resource!r}')
         acquires, ttl_seconds = given.get("acquire", False), given.get("ttl_seconds", DEFAULT_TTL_SECONDS)
         if not isinstance(acquires, bool):
             raise Usage(f'{where}: "acquire" must be true or false')
+        if acquires and resource.partition("/")[0] in RESERVED:
+            raise Usage(f"{where}: no edit can acquire {resource!r}: the types {', '.join(RESERVED)} are reserved")
         if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int) or ttl_seconds < 1:
             raise Usage(f'{where}: "ttl_seconds" must be a whole number of seconds')
         self.paths: list[str] = paths
@@ -49,19 +59,23 @@ class Guard:
         self.acquires = acquires
         self.ttl_seconds = ttl_seconds
 
-    def covers(self, path: str) -> bool:
-        parts = path.split("/")
-        return any(matches(_pattern(pattern), parts) for pattern in self.paths)
+    def covers(self, path: str, *, folds: bool = False) -> bool:
+        """With ``folds`` whatever the case of the letters."""
+        patterns = [pattern.casefold() if folds else pattern for pattern in self.paths]
+        parts = (path.casefold() if folds else path).split("/")
+        return any(matches(_pattern(pattern), parts) for pattern in patterns)
 
 
 class Guards:
-    """One such file. ``holder`` is what its sessions hold as."""
+    """One such file. ``holder`` is what its sessions hold as; ``folds`` says whether its file system takes two names
+    that differ in case for one."""
 
-    __slots__ = ("file", "folder", "guards", "holder")
+    __slots__ = ("file", "folder", "folds", "guards", "holder")
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.folder = os.path.dirname(file)
+        self.folds = os.path.exists(os.path.join(self.folder, FILE.upper()))
         content = _read(file)
         unknown = sorted(content.keys() - {"guards", "holder"})
         if unknown:
@@ -80,7 +94,7 @@ def above(folder: str) -> "Iterator[Guards]":
     away."""
     while True:
         file = os.path.join(folder, FILE)
-        if os.path.isfile(file):
+        if os.path.lexists(file):
             yield Guards(file)
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -89,14 +103,18 @@ def above(folder: str) -> "Iterator[Guards]":
 
 
 def guarding(path: str, working_folder: str) -> list[tuple[Guards, Guard]]:
-    """The guards of a path, whether it is reached by its own name or through a link."""
-    named = os.path.normpath(os.path.join(working_folder, path))
+    """The guards of a path, whether it is reached by its own name or through a link. A ``..`` behind a link leads
+    elsewhere than its name says: both places count."""
+    if len(path) > MAX_PATH or "\0" in path:
+        raise Usage("a path to be edited is not one of any file")
+    given = os.path.join(working_folder, path)
+    named = os.path.normpath(given)
     found: dict[str, tuple[Guards, Guard]] = {}
-    for place in {named, os.path.realpath(named)}:
+    for place in {named, os.path.realpath(named), os.path.realpath(given)}:
         for guards in above(os.path.dirname(place)):
             relative = os.path.relpath(place, guards.folder)
             for guard in guards.guards:
-                if guard.covers(relative):
+                if guard.covers(relative, folds=guards.folds):
                     found.setdefault(guard.resource, (guards, guard))
     # In one order for everybody: of two sessions that want the same two, one gets the first.
     return [found[resource] for resource in sorted(found)]
@@ -104,27 +122,79 @@ def guarding(path: str, working_folder: str) -> list[tuple[Guards, Guard]]:
 
 def matches(pattern: list[str], parts: list[str]) -> bool:
     """``**`` is any number of folders, ``*`` anything within a name, ``?`` one character of it."""
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(matches(pattern[1:], parts[skipped:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and _fits(pattern[0], parts[0]) and matches(pattern[1:], parts[1:])
+    # How much of the pattern may be used up: looked at once for each part, however many ``**`` there are.
+    at = _past_folders(pattern, {0})
+    for part in parts:
+        at = _past_folders(
+            pattern,
+            {
+                here if pattern[here] == "**" else here + 1
+                for here in at
+                if here < len(pattern) and (pattern[here] == "**" or _fits(pattern[here], part))
+            },
+        )
+    return len(pattern) in at
+
+
+def _past_folders(pattern: list[str], at: set[int]) -> set[int]:
+    """``**`` is no folder as well."""
+    for here in range(len(pattern)):
+        if here in at and pattern[here] == "**":
+            at.add(here + 1)
+    return at
 
 
 def _pattern(text: str) -> list[str]:
     names = text.removeprefix("./").split("/")
     if names[-1] == "":
         names[-1] = "**"
-    return [name for at, name in enumerate(names) if name != "**" or names[at - 1 : at] != ["**"]]
+    return names
+
+
+def _unmatchable(pattern: str) -> str | None:
+    """Why no path can fit it, whatever files there are; None when one can."""
+    names = pattern.removeprefix("./").split("/")
+    if pattern.startswith(("/", "~")):
+        return "must be relative to the folder of the file"
+    if pattern.startswith("!"):
+        return "begins with !, but nothing is taken out again: list what is guarded"
+    if "[" in pattern or "]" in pattern:
+        return "has brackets, which stand for nothing here: ? is any one character"
+    if "\\" in pattern:
+        return "has a backslash: folders are separated by /"
+    if any(name in (".", "..") for name in names) or "" in names[:-1] or names == [""]:
+        return "fits no path: it must consist of names, without '..', '.' and '//'"
+    return None
+
+
+def example(pattern: str) -> str:
+    """A path that fits it."""
+    return "/".join(name.replace("*", "x").replace("?", "x") for name in _pattern(pattern))
 
 
 def _fits(pattern: str, name: str) -> bool:
-    head, star, rest = pattern.partition("*")
-    if not star:
-        return len(head) == len(name) and all(p in ("?", c) for p, c in zip(head, name, strict=True))
-    if len(name) < len(head) or not _fits(head, name[: len(head)]):
+    """Each part between two stars is taken where it comes first: no other place leaves more room for the rest."""
+    head, *rest = pattern.split("*")
+    if not rest:
+        return len(head) == len(name) and _at(head, name, 0)
+    tail = rest.pop()
+    end = len(name) - len(tail)
+    if end < len(head) or not _at(head, name, 0) or not _at(tail, name, end):
         return False
-    return any(_fits(rest, name[at:]) for at in range(len(head), len(name) + 1))
+    begin = len(head)
+    for middle in rest:
+        while begin + len(middle) <= end and not _at(middle, name, begin):
+            begin += 1
+        begin += len(middle)
+        if begin > end:
+            return False
+    return True
+
+
+def _at(part: str, name: str, begin: int) -> bool:
+    if "?" not in part:
+        return name.startswith(part, begin)
+    return all(p in ("?", c) for p, c in zip(part, name[begin : begin + len(part)], strict=True))
 
 
 def _read(file: str) -> "Members":

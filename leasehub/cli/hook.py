@@ -13,20 +13,27 @@ from leasehub.cli import guards
 from leasehub.cli.output import emit, say
 from leasehub.client import credentials, jsontext
 from leasehub.client.failures import Conflict, LeaseLost, NotFound, Refused, StaleToken, Usage
-from leasehub.client.holder import MAX_HOLDER, fitting
+from leasehub.client.holder import distinct
 from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 BUDGET_SECONDS = 1.5
 # What starting and ending the process takes.
 RESERVE_SECONDS = 0.1
 READERS = ("Read", "NotebookRead", "Grep", "Glob", "LS", "WebFetch", "WebSearch")
-PATHS = ("file_path", "notebook_path", "path", "target_file")
-PATCHED = ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ")
+# The tools that edit files, without their case and underscores: one whose paths cannot be told is in doubt.
+EDITORS = ("edit", "write", "multiedit", "notebookedit", "applypatch", "strreplace", "tabwrite", "delete")
+# What names a path, unless it is what the file says.
+PATHLIKE = ("path", "file", "uri")
+CONTENTLIKE = ("content", "text", "string")
+PATCHED = ("Update File:", "Add File:", "Delete File:", "Move to:")
+MOST_INPUT = 16 * 1024 * 1024
 MOST_LEASES = 200
+FLAGS = {"--fail": ("open", "closed"), "--agent": ("claude", "codex", "cursor")}
+FLAGS_TAKEN = "--fail open or closed and --agent claude, codex or cursor"
 
 
 def pre_tool_use(arguments: list[str]) -> int:
@@ -54,7 +61,7 @@ class Call:
         self._connection: Connection | None = None
 
     def holder(self, template: str) -> str:
-        return fitting(template.replace("{session}", self.session))[:MAX_HOLDER]
+        return distinct(template.replace("{session}", self.session))
 
     def ask(self, method: str, path: str, body: object = None) -> Members:
         if self._connection is None:
@@ -74,7 +81,7 @@ def _answer(event: str, arguments: list[str], decide: "Callable[[Call], Members]
 
     def work() -> None:
         try:
-            _fail_policy(arguments)
+            _check_flags(arguments)
             asked.update(_asked())
             decided.append(decide(Call(asked, deadline)))
         except BaseException as failure:
@@ -88,22 +95,29 @@ def _answer(event: str, arguments: list[str], decide: "Callable[[Call], Members]
     answer = decided[0] if in_time else {"failure": f"no answer within {BUDGET_SECONDS:g} s"}
     if "failure" in answer:
         answer = _failed(event, str(answer["failure"]), is_closed="closed" in "".join(arguments))
-    emit(_worded(event, answer, camel=str(asked.get("hook_event_name", ""))[:1].islower()))
+    # What could not be read names no event, so the flag says it too.
+    camel = "cursor" in "".join(arguments) or str(asked.get("hook_event_name", ""))[:1].islower()
+    emit(_worded(event, answer, camel=camel))
     # Whatever the thread still waits for, it is not waited for here.
     os._exit(0)
 
 
-def _fail_policy(arguments: list[str]) -> None:
-    if arguments and arguments not in (["--fail", "open"], ["--fail", "closed"], ["--fail=open"], ["--fail=closed"]):
-        raise Usage(f"a hook takes --fail open or --fail closed, not {' '.join(arguments)!r}")
+def _check_flags(arguments: list[str]) -> None:
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    for name, value in zip(words[::2], [*words[1::2], ""], strict=False):
+        if value not in FLAGS.get(name, ()):
+            raise Usage(f"a hook takes {FLAGS_TAKEN}, not {' '.join(arguments)!r}")
 
 
 def _asked() -> Members:
-    content = b""
-    while received := os.read(0, 1 << 20):
-        content += received
+    received, size = [], 0
+    while part := os.read(0, 1 << 20):
+        size += len(part)
+        if size > MOST_INPUT:
+            raise Usage(f"the hook's input is longer than {MOST_INPUT} bytes")
+        received.append(part)
     try:
-        asked = jsontext.parse(content.decode())
+        asked = jsontext.parse(b"".join(received).decode())
     except ValueError as error:
         raise Usage(f"the hook's input is not JSON: {error}") from None
     if not isinstance(asked, dict):
@@ -131,15 +145,23 @@ def _worded(event: str, answer: Members, *, camel: bool) -> Members:
         return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": answer["context"]}}
     if "note" in answer and not camel:
         return {"systemMessage": answer["note"]}
+    if "note" in answer and event == "PreToolUse":
+        return {"user_message": answer["note"], "agent_message": answer["note"]}
+    if "note" in answer and event == "SessionStart":
+        return {"additional_context": answer["note"]}
     return {}
 
 
 def _checked(call: Call) -> Members:
-    given = call.given.get("tool_input")
-    if call.given.get("tool_name") in READERS or not isinstance(given, dict):
+    tool, given = call.given.get("tool_name"), call.given.get("tool_input")
+    if tool in READERS:
         return {}
+    paths, is_plain = edited(given)
+    is_edit = not isinstance(tool, str) or tool.replace("_", "").lower() in EDITORS
+    if is_edit and not (paths and is_plain):
+        raise Usage(f"which files the tool {tool!r} is about to edit cannot be read from its input")
     notes: list[str] = []
-    for path in edited(given):
+    for path in paths:
         for found, guard in guards.guarding(path, call.folder):
             answer = _check(call, path, guard, call.holder(found.holder))
             if "deny" in answer:
@@ -148,14 +170,42 @@ def _checked(call: Call) -> Members:
     return {"note": " ".join(notes)} if notes else {}
 
 
-def edited(given: Members) -> list[str]:
-    """The paths that a tool is about to write to."""
-    paths = [given[name] for name in PATHS if isinstance(given.get(name), str)]
-    for text in given.values():
-        if isinstance(text, str) and "*** " in text:
-            lines = text.splitlines()
-            paths += [line.removeprefix(mark).strip() for mark in PATCHED for line in lines if line.startswith(mark)]
-    return [path for path in paths if path]
+def edited(given: object) -> tuple[list[str], bool]:
+    """The paths that a tool is about to write to, wherever in its input, and whether there is nothing but text where
+    paths are expected."""
+    paths: dict[str, None] = {}
+    is_plain = True
+    left: list[tuple[object, bool]] = [(given, False)]
+    while left:
+        value, is_path = left.pop()
+        if isinstance(value, dict):
+            left += [(inner, is_path or _names_a_path(name)) for name, inner in reversed(value.items())]
+        elif isinstance(value, list):
+            left += [(inner, is_path) for inner in reversed(value)]
+        elif isinstance(value, str):
+            if is_path and value:
+                paths[value.removeprefix("file://")] = None
+            if "***" in value:
+                paths.update(dict.fromkeys(_patched(value)))
+        elif is_path and value is not None and not isinstance(value, bool):
+            is_plain = False
+    return list(paths), is_plain
+
+
+def _names_a_path(member: str) -> bool:
+    name = member.lower()
+    return any(part in name for part in PATHLIKE) and not any(part in name for part in CONTENTLIKE)
+
+
+def _patched(text: str) -> "Iterator[str]":
+    # Whoever applies a patch does not mind blanks around its headers.
+    for line in [*text.split("\n"), *text.splitlines()]:
+        mark, stars, header = line.strip().partition("***")
+        if stars and not mark:
+            for verb in PATCHED:
+                path = header.strip().removeprefix(verb).strip()
+                if header.strip().startswith(verb) and path:
+                    yield path
 
 
 def _check(call: Call, path: str, guard: guards.Guard, holder: str) -> Members:

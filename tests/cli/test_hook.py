@@ -9,6 +9,7 @@ import time
 import pytest
 
 from leasehub.cli import guards
+from leasehub.cli import hook as hooks
 from leasehub.client.failures import Usage
 from tests.cli.conftest import CommandLine
 from tests.cli.test_start import HEAVY, SCRIPT
@@ -109,10 +110,21 @@ def test_what_is_not_guarded_or_only_read_is_not_decided(alice, repository):
         ("MultiEdit", {"file_path": "link/a", "edits": []}),
         ("apply_patch", {"command": "*** Begin Patch\n*** Update File: README\n*** Move to: migrations/a\n"}),
         ("mcp__files__write", {"path": "migrations/a"}),
+        ("apply_patch", {"input": "*** Begin Patch\n  ***  Update File:\tmigrations/a  \n"}),
+        ("apply_patch", {"input": "*** Begin Patch\r\n*** Add File: README\r\n\t*** Delete File:migrations/a\r\n"}),
+        ("apply_patch", "*** Begin Patch\n*** Update File: migrations/a\n"),
+        ("shell", {"command": ["apply_patch", "*** Begin Patch\n*** Update File: migrations/a\n"]}),
+        ("Write", {"file_path": "elsewhere/../a"}),
+        ("Write", {"file_path": "link/../migrations/a"}),
+        ("Delete", {"paths": ["README", "migrations/a"]}),
+        ("mcp__files__edit_many", {"edits": [{"filePath": "README"}, {"filePath": "migrations/a"}]}),
+        ("mcp__files__write", {"uri": "file:///FOLDER/migrations/a"}),
     ],
 )
 def test_every_way_of_writing_is_guarded(alice, repository, tool, given):
-    (repository.folder / "migrations").mkdir()
+    given = json.loads(json.dumps(given).replace("/FOLDER", str(repository.folder)))
+    (repository.folder / "migrations" / "deep").mkdir(parents=True)
+    (repository.folder / "elsewhere").symlink_to(repository.folder / "migrations" / "deep")
     (repository.folder / "link").symlink_to(repository.folder / "migrations")
     denied(hook(alice, asked(repository, "", tool=tool, given=given)))
 
@@ -129,6 +141,43 @@ def test_an_agent_that_names_its_events_in_camel_case_is_answered_in_its_own_wor
     said = hook(alice, given)
     assert said["permission"] == "deny"
     assert "schema/" in said["agent_message"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("Edit", {"file_path": ""}),
+        ("Edit", {"file_path": 5}),
+        ("Edit", {"file_path": {"a": 1}}),
+        ("Write", {"file_path": "README", "also_paths": [7]}),
+        ("MultiEdit", {"edits": []}),
+        ("apply_patch", {"input": "--- a/migrations/a\n+++ b/migrations/a\n"}),
+        ("Write", None),
+        ("Write", "migrations/a"),
+        (None, {"whatever": "migrations/a"}),
+        (["Edit"], {"new": "migrations/a"}),
+        ("Edit", {"file_path": "migrations/\0a"}),
+        ("Edit", {"file_path": "x/" * 5000}),
+    ],
+)
+def test_an_edit_that_cannot_be_read_fails_as_it_was_told_to(alice, repository, tool, given):
+    asking = {**asked(repository, ""), "tool_name": tool, "tool_input": given}
+    assert "systemMessage" in hook(alice, asking)
+    denied(hook(alice, asking, "--fail", "closed"))
+
+
+def test_input_without_an_end_to_it_fails_as_it_was_told_to(alice, repository):
+    text = json.dumps(asked(repository, "README", given={"file_path": "README", "content": "x" * hooks.MOST_INPUT}))
+    assert "longer than" in denied(hook(alice, text, "--fail", "closed"))
+
+
+def test_what_cannot_be_read_is_denied_in_the_words_of_the_agent_that_setup_named(alice, repository):
+    said = hook(alice, "{", "--fail", "closed", "--agent", "cursor")
+    assert (said["permission"], "hookSpecificOutput" in said) == ("deny", False)
+    assert hook(alice, "{", "--agent=cursor")["user_message"].startswith("LeaseHub could not be asked")
+    assert "additional_context" in hook(alice, "{", "--agent=cursor", verb="session-start")
+    denied(hook(alice, "{", "--fail=closed", "--agent=claude"))
+    denied(hook(alice, "{", "--fail=closed", "--agent=emacs"))
 
 
 @pytest.mark.parametrize("stdin", ["", "{", "[]", "null", '{"tool_input": 1}', "\x00" * 10])
@@ -188,6 +237,15 @@ def test_stdin_that_does_not_end_is_not_waited_for(alice, repository):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_two_sessions_are_never_one_holder(alice, repository):
+    """What a holder cannot have is replaced, and what is too long is cut."""
+    for one, other in (("a/b", "a b"), ("x" * 200 + "1", "x" * 200 + "2")):
+        assert hook(alice, asked(repository, "schema.sql", session=one)) == {}
+        assert hook(alice, asked(repository, "schema.sql", session=one)) == {}
+        denied(hook(alice, asked(repository, "schema.sql", session=other)))
+        hook(alice, asked(repository, "", session=one, event="SessionEnd"), verb="session-end")
 
 
 def test_a_session_is_told_who_it_is_and_what_is_guarded(alice, bob, repository, tmp_path):
@@ -255,6 +313,14 @@ def test_the_hook_imports_nothing_heavy(alice, repository):
         ("*a*b*", "xxaxxbxx", True),
         ("*a*b*", "xxbxxaxx", False),
         ("**/**/**/x", "a/b/c/d/e/x", True),
+        ("a/**/**/z/**", "a/b/z", True),
+        ("a/**/**/z/**", "a/b/y", False),
+        ("*a?c*", "xabxabcx", True),
+        ("a*a", "a", False),
+        ("*ab*ab", "abab", True),
+        ("*ab*ab", "ab", False),
+        ("**/" * 40 + "z", "a/" * 200 + "y", False),
+        ("*a" * 40 + "b", "a" * 4000, False),
     ],
 )
 def test_patterns(pattern, path, fits):
@@ -262,9 +328,32 @@ def test_patterns(pattern, path, fits):
     assert guard.covers(path) is fits
 
 
+def test_on_a_file_system_that_folds_the_case_of_names_a_pattern_does_too(repository, monkeypatch):
+    path = str(repository.folder / "Migrations" / "a")
+    assert guards.guarding(path, "/") == []
+    file = str(repository.folder / guards.FILE)
+    exists = guards.os.path.exists
+    monkeypatch.setattr(guards.os.path, "exists", lambda name: exists(name) or name.casefold() == file.casefold())
+    assert len(guards.guarding(path, "/")) == 1
+
+
+@pytest.mark.parametrize(
+    "pattern", ["/a", "~/a", "../a", "a/../b", "./../a", "!a", "a/[bc].sql", "a//b", "a/./b", "./", "a\\b", "."]
+)
+def test_a_pattern_that_fits_nothing_is_refused(pattern):
+    with pytest.raises(Usage, match="pattern"):
+        guards.Guard({"paths": ["a", pattern], "resource": "a/b"}, "here")
+
+
+@pytest.mark.parametrize("pattern", ["a", "**", "a/**/b?.*", "./x/", "**/*.sql"])
+def test_an_example_fits_its_pattern(pattern):
+    assert guards.Guard({"paths": [pattern], "resource": "a/b"}, "here").covers(guards.example(pattern))
+
+
 @pytest.mark.parametrize(
     "given",
     [
+        {"paths": ["a"], "resource": "task/b", "acquire": True},
         {"paths": ["a"], "resource": "ab"},
         {"paths": ["a"], "resource": "a/b", "acquire": 1},
         {"paths": ["a"], "resource": "a/b", "ttl_seconds": True},
