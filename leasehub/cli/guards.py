@@ -92,13 +92,23 @@ class Guards:
 def above(folder: str) -> "Iterator[Guards]":
     """The files of that folder and of those above it, the nearest first: one further down adds guards, and takes none
     away."""
+    file = nearest(folder)
+    while file is not None:
+        yield Guards(file)
+        folder, parent = os.path.dirname(file), os.path.dirname(os.path.dirname(file))
+        file = nearest(parent) if parent != folder else None
+
+
+def nearest(folder: str) -> str | None:
+    """The file of that folder, or of the nearest one above it that has one."""
     while True:
         file = os.path.join(folder, FILE)
+        # What cannot be read is there all the same.
         if os.path.lexists(file):
-            yield Guards(file)
+            return file
         parent = os.path.dirname(folder)
         if parent == folder:
-            return
+            return None
         folder = parent
 
 

@@ -6,22 +6,28 @@ No secret goes into a file: the token is read from the environment of the agent,
 import json
 import os
 import re
+import shlex
 import tempfile
 import tomllib
 from collections.abc import Callable
 
-from leasehub.cli import flags
+from leasehub.cli import flags, guards
 from leasehub.cli.output import emit, say, tell
 from leasehub.client import credentials
 from leasehub.client.failures import Usage
-from leasehub.client.wire import Members
+from leasehub.client.wire import Connection, Members
 
+URL = "LEASEHUB_URL"
 SECRET = re.compile(r"lh_[A-Za-z0-9]{4,16}_[A-Za-z0-9_-]{16,}")
 TOKEN = "LEASEHUB_TOKEN"
 # What a server is reached by in one way, and not in the other.
 HTTP = ("type", "url", "headers")
 STDIO = ("command", "args", "env")
+# The same of Codex.
+CODEX = ("url", "bearer_token_env_var", "command", "args", "env_vars")
 HOOK_SECONDS = 5
+
+EXAMPLE = '{"guards": [{"paths": ["migrations/**"], "resource": "schema/main", "acquire": true}]}'
 
 Document = dict[str, object]
 
@@ -29,7 +35,8 @@ Document = dict[str, object]
 class Wanted:
     """What was asked for on the command line."""
 
-    def __init__(self, url: str, *, is_stdio: bool, fail: str) -> None:
+    def __init__(self, agent: str, url: str, *, is_stdio: bool, fail: str | None) -> None:
+        self.agent = agent
         self.url = f"{url}/mcp"
         self.is_stdio = is_stdio
         self.fail = fail
@@ -40,21 +47,24 @@ class Wanted:
         return {**more, "url": self.url, "headers": {"Authorization": f"Bearer {token}"}}
 
     def hook(self, verb: str) -> str:
-        return f"leasehub hook {verb}" + (f" --fail {self.fail}" if verb == "pre-tool-use" else "")
+        agent = f" --agent {self.agent}" if self.agent == "cursor" else ""
+        return f"leasehub hook {verb}{agent}"
 
 
 def setup(arguments: list[str]) -> int:
     given, rest = flags.split("setup", arguments, values=("url", "transport", "fail"), switches=("write", "pretty"))
     if len(rest) != 1 or rest[0] not in AGENTS:
         raise Usage(f"setup takes one of: {', '.join(AGENTS)}")
-    transport, fail = given.get("transport", "http"), given.get("fail", "open")
+    transport, fail = given.get("transport", "http"), given.get("fail")
     if transport not in ("http", "stdio"):
         raise Usage(f"--transport must be http or stdio, not {transport!r}")
-    if fail not in ("open", "closed"):
+    if fail not in ("open", "closed", None):
         raise Usage(f"--fail must be open or closed, not {fail!r}")
     known = None if "url" in given else credentials.find()
     url = given["url"].rstrip("/") if known is None else known.url
-    wanted = Wanted(url, is_stdio=transport == "stdio", fail=fail)
+    # It goes into files, and a password in it would too.
+    Connection(url, None)
+    wanted = Wanted(rest[0], url, is_stdio=transport == "stdio", fail=fail)
     files = {file: merge(file, wanted) for file, merge in AGENTS[rest[0]].items()}
     for file, (_, after) in files.items():
         _refuse_secrets(file, after, known)
@@ -65,8 +75,12 @@ def setup(arguments: list[str]) -> int:
     else:
         for file, (_, after) in files.items():
             tell(f"# {file}\n{after}")
-    if transport == "http":
-        say(f"the agent and its hooks need {TOKEN}, and LEASEHUB_URL={url}, in their environment")
+    if transport == "http" or known is None or known.source == f"{URL} and {TOKEN}":
+        say("the agent and its hooks need this in the environment that the agent is started from, with its own key:")
+        tell(f"export {URL}={shlex.quote(url)} {TOKEN}=lh_…")
+    if guards.nearest(os.getcwd()) is None:
+        say(f"nothing is guarded yet: put this into {guards.FILE}, with paths and a resource of your own:")
+        tell(EXAMPLE)
     result: dict[str, object] = {
         "ok": True,
         "code": "written" if "write" in given else "printed",
@@ -90,11 +104,11 @@ def _refuse_secrets(file: str, text: str, known: credentials.Credentials | None)
 
 
 def _claude_servers(file: str, wanted: Wanted) -> tuple[str | None, str]:
-    return _merged(file, lambda found: _add_server(found, wanted.server(f"${{{TOKEN}}}", type="http")))
+    return _merged(file, lambda found: _add_server(file, found, wanted.server(f"${{{TOKEN}}}", type="http")))
 
 
 def _cursor_servers(file: str, wanted: Wanted) -> tuple[str | None, str]:
-    return _merged(file, lambda found: _add_server(found, wanted.server(f"${{env:{TOKEN}}}")))
+    return _merged(file, lambda found: _add_server(file, found, wanted.server(f"${{env:{TOKEN}}}")))
 
 
 def _claude_hooks(file: str, wanted: Wanted) -> tuple[str | None, str]:
@@ -110,18 +124,20 @@ def _cursor_hooks(file: str, wanted: Wanted) -> tuple[str | None, str]:
     def add(found: Document) -> None:
         found.setdefault("version", 1)
         hooks = _object(found, "hooks", file)
-        edits: Document = {"command": wanted.hook("pre-tool-use"), "matcher": "Write|Edit|StrReplace|TabWrite|Delete"}
-        _add_hook(_array(hooks, "preToolUse", file), edits)
-        _add_hook(_array(hooks, "sessionStart", file), {"command": wanted.hook("session-start")})
-        _add_hook(_array(hooks, "sessionEnd", file), {"command": wanted.hook("session-end")})
+        edits = "Write|Edit|StrReplace|TabWrite|Delete"
+        _add_hook(_array(hooks, "preToolUse", file), wanted, "pre-tool-use", matcher=edits)
+        _add_hook(_array(hooks, "sessionStart", file), wanted, "session-start")
+        _add_hook(_array(hooks, "sessionEnd", file), wanted, "session-end")
 
     return _merged(file, add)
 
 
 def _codex_servers(file: str, wanted: Wanted) -> tuple[str | None, str]:
-    """TOML is added to at its end, since nothing here could write it again with its comments."""
+    """TOML is added to at its end, since nothing here could write it again with its comments. Of a table of our own,
+    just as it was written, the lines are changed."""
     server: Document = (
-        {"command": "leasehub", "args": ["mcp-stdio"]}
+        # It starts what it is told to with hardly any environment but what is named.
+        {"command": "leasehub", "args": ["mcp-stdio"], "env_vars": [URL, TOKEN]}
         if wanted.is_stdio
         else {"url": wanted.url, "bearer_token_env_var": TOKEN}
     )
@@ -131,13 +147,26 @@ def _codex_servers(file: str, wanted: Wanted) -> tuple[str | None, str]:
     found = _toml(file, before or "")
     servers = found.get("mcp_servers", {})
     there = servers.get("leasehub") if isinstance(servers, dict) else None
-    if there is not None:
-        if not isinstance(there, dict) or not server.items() <= there.items():
-            raise Usage(f"{file} has another [mcp_servers.leasehub] already; make it this one by hand:\n{table}")
+    if there is None:
+        after = f"{before.rstrip(chr(10))}\n\n{table}" if before and before.strip() else table
+    elif isinstance(there, dict) and server.items() <= there.items():
         return before, before or ""
-    after = f"{before.rstrip(chr(10))}\n\n{table}" if before and before.strip() else table
+    else:
+        after = _changed_table(before or "", lines) if _is_ours(there) else ""
+        kept = {name: value for name, value in there.items() if name not in CODEX} if isinstance(there, dict) else {}
+        wanted_servers = {**servers, "leasehub": {**kept, **server}}
+        if not after or _toml(file, after) != {**found, "mcp_servers": wanted_servers}:
+            raise Usage(f"{file} has another [mcp_servers.leasehub] already; make it this one by hand:\n{table}")
     _toml(file, after)
     return before, after
+
+
+def _changed_table(text: str, lines: list[str]) -> str:
+    """The text with these lines in our table instead of those that stand for the same."""
+    head, found, rest = text.partition("[mcp_servers.leasehub]\n")
+    own, bracket, others = rest.partition("\n[")
+    kept = [line for line in own.split("\n") if line.partition("=")[0].strip() not in CODEX]
+    return head + found + "\n".join([*lines, *kept]) + bracket + others if found else ""
 
 
 AGENTS: dict[str, dict[str, Callable[[str, Wanted], tuple[str | None, str]]]] = {
@@ -147,44 +176,68 @@ AGENTS: dict[str, dict[str, Callable[[str, Wanted], tuple[str | None, str]]]] = 
 }
 
 
-def _add_server(found: Document, server: Document) -> None:
-    servers = _object(found, "mcpServers", "the file")
+def _add_server(file: str, found: Document, server: Document) -> None:
+    servers = _object(found, "mcpServers", file)
     there = servers.get("leasehub")
+    if there is not None and not _is_ours(there):
+        example = json.dumps({"leasehub": server}, indent=2)
+        raise Usage(f"{file} has another server named leasehub already; make it this one by hand:\n{example}")
     others = STDIO if "url" in server else HTTP
     kept = {name: value for name, value in there.items() if name not in others} if isinstance(there, dict) else {}
     servers["leasehub"] = {**kept, **server}
 
 
+def _is_ours(server: object) -> bool:
+    """Whether it leads to a LeaseHub: it starts `leasehub mcp-stdio`, or has an address in /mcp and a key of ours."""
+    if not isinstance(server, dict):
+        return False
+    if "url" not in server:
+        args = server.get("args")
+        is_bridge = isinstance(args, list) and args[:1] == ["mcp-stdio"]
+        return is_bridge and os.path.basename(str(server.get("command"))) == "leasehub"
+    headers = server.get("headers")
+    key = str(headers.get("Authorization")) if isinstance(headers, dict) else str(server.get("bearer_token_env_var"))
+    return str(server["url"]).endswith("/mcp") and (TOKEN in key or SECRET.search(key) is not None)
+
+
 def _add_groups(found: Document, wanted: Wanted, edits: str, end: str | None = None) -> None:
     hooks = _object(found, "hooks", "the file")
-    _add_group(_array(hooks, "PreToolUse", "the file"), wanted.hook("pre-tool-use"), edits)
-    _add_group(_array(hooks, "SessionStart", "the file"), wanted.hook("session-start"))
+    _add_group(_array(hooks, "PreToolUse", "the file"), wanted, "pre-tool-use", edits)
+    _add_group(_array(hooks, "SessionStart", "the file"), wanted, "session-start")
     if end is not None:
-        _add_group(_array(hooks, end, "the file"), wanted.hook("session-end"))
+        _add_group(_array(hooks, end, "the file"), wanted, "session-end")
 
 
-def _add_group(groups: list[object], command: str, matcher: str | None = None) -> None:
+def _add_group(groups: list[object], wanted: Wanted, verb: str, matcher: str | None = None) -> None:
     for group in groups:
         inner = group.get("hooks") if isinstance(group, dict) else None
-        if isinstance(inner, list) and _renew(inner, command):
+        if isinstance(inner, list) and _renew(inner, wanted, verb):
             return
-    hook = {"type": "command", "command": command, "timeout": HOOK_SECONDS}
+    hook: Document = {"type": "command", "command": _command(wanted, verb), "timeout": HOOK_SECONDS}
     groups.append({**({} if matcher is None else {"matcher": matcher}), "hooks": [hook]})
 
 
-def _add_hook(hooks: list[object], hook: Document) -> None:
-    if not _renew(hooks, str(hook["command"])):
-        hooks.append(hook)
+def _add_hook(hooks: list[object], wanted: Wanted, verb: str, **more: object) -> None:
+    if not _renew(hooks, wanted, verb):
+        hooks.append({"command": _command(wanted, verb), **more})
 
 
-def _renew(hooks: list[object], command: str) -> bool:
+def _renew(hooks: list[object], wanted: Wanted, verb: str) -> bool:
     """Whether it was there, perhaps with other flags."""
-    stem = command.partition(" --")[0]
     for hook in hooks:
-        if isinstance(hook, dict) and str(hook.get("command", "")).partition(" --")[0] == stem:
-            hook["command"] = command
+        command = str(hook.get("command", "")) if isinstance(hook, dict) else ""
+        if isinstance(hook, dict) and command.partition(" --")[0] == f"leasehub hook {verb}":
+            hook["command"] = _command(wanted, verb, before=command)
             return True
     return False
+
+
+def _command(wanted: Wanted, verb: str, before: str = "") -> str:
+    """With the --fail that was asked for, or else that was there."""
+    if verb != "pre-tool-use":
+        return wanted.hook(verb)
+    fail = wanted.fail or ("closed" if re.search("--fail[= ]closed", before) else "open")
+    return f"{wanted.hook(verb)} --fail {fail}"
 
 
 def _object(found: Document, name: str, where: str) -> Document:

@@ -346,7 +346,9 @@ def _taken_apart(url: str) -> tuple[bool, str, int, str]:
         and (not port or (port.isdigit() and 0 < int(port[:6]) < 65536))
     )
     if not usable:
-        raise Usage(f"the server's address must look like http://host:port, not {url!r}")
+        # What is before an @ may be a password.
+        told = f"not {url!r}" if "@" not in url else "without a user or a password"
+        raise Usage(f"the server's address must look like http://host:port, {told}")
     secure = scheme.lower() == "https"
     return secure, host, int(port) if port else (443 if secure else 80), (slash + path).rstrip("/")
 

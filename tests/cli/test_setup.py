@@ -68,7 +68,7 @@ def test_what_is_there_stays_and_what_is_ours_is_renewed(here):
         },
     }
     (here.folder / ".claude/settings.json").write_text(json.dumps(settings))
-    there = {"command": "old", "args": [], "timeout": 7}
+    there = {"command": "leasehub", "args": ["mcp-stdio"], "timeout": 7}
     (here.folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"other": {"command": "x"}, "leasehub": there}}))
     here("setup", "claude", "--write", "--fail", "closed")
     written = json.loads(read(here, ".claude/settings.json"))
@@ -100,6 +100,11 @@ def test_toml_is_added_to_with_its_comments(here):
         ("claude", ".mcp.json", "[]"),
         ("claude", ".mcp.json", '{"mcpServers": []}'),
         ("claude", ".claude/settings.json", '{"hooks": {"PreToolUse": {}}}'),
+        ("claude", ".mcp.json", '{"mcpServers": {"leasehub": {"command": "other", "args": ["serve"]}}}'),
+        ("claude", ".mcp.json", '{"mcpServers": {"leasehub": {"type": "http", "url": "https://other/mcp"}}}'),
+        ("claude", ".mcp.json", '{"mcpServers": {"leasehub": "x"}}'),
+        ("cursor", ".cursor/mcp.json", '{"mcpServers": {"leasehub": {"url": "https://other/sse", "headers": {}}}}'),
+        ("codex", ".codex/config.toml", '[mcp_servers.leasehub]\ncommand = "other"\n'),
         ("codex", ".codex/config.toml", "model ="),
         ("codex", ".codex/config.toml", "mcp_servers = {}\n"),
         ("codex", ".codex/config.toml", '[mcp_servers.leasehub]\nurl = "http://elsewhere/mcp"\n'),
@@ -145,3 +150,63 @@ def test_a_link_is_written_through_and_the_mode_is_kept(here, tmp_path):
 @pytest.mark.parametrize("arguments", [[], ["emacs"], ["claude", "codex"], ["claude", "--transport", "smoke"]])
 def test_a_wrong_command_line_is_usage(here, arguments):
     assert here("setup", *arguments).status == 2
+
+
+@pytest.mark.parametrize("agent", ["claude", "codex", "cursor"])
+def test_that_an_unanswered_edit_is_denied_stays_until_it_is_taken_back(here, agent):
+    def commands():
+        file = {"claude": ".claude/settings.json"}.get(agent, f".{agent}/hooks.json")
+        return read(here, file).count("--fail closed"), read(here, file).count("--fail open")
+
+    here("setup", agent, "--write", "--fail", "closed")
+    assert [file["state"] for file in here("setup", agent, "--write").said["files"]] == ["unchanged"] * 2
+    assert commands() == (1, 0)
+    here("setup", agent, "--write", "--fail", "open")
+    assert commands() == (0, 1)
+
+
+def test_cursors_hooks_say_whose_they_are(here):
+    here("setup", "cursor", "--write")
+    hooks = json.loads(read(here, ".cursor/hooks.json"))["hooks"]
+    assert hooks["preToolUse"][0]["command"] == "leasehub hook pre-tool-use --agent cursor --fail open"
+    assert hooks["sessionEnd"][0]["command"] == "leasehub hook session-end --agent cursor"
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+def test_an_entry_of_codex_that_is_ours_is_changed_with_what_was_added_to_it(here, transport):
+    here("setup", "codex", "--write", "--url", "http://before:1")
+    file = here.folder / ".codex/config.toml"
+    file.write_text("# mine\n" + file.read_text() + "startup_timeout_sec = 9 # slow\n\n[other]\nurl = 1\n")
+    changed = here("setup", "codex", "--write", "--transport", transport)
+    assert (changed.status, changed.said["files"][0]["state"]) == (0, "changed"), changed.errors
+    text = file.read_text()
+    assert text.startswith("# mine\n")
+    assert "# slow" in text
+    found = tomllib.loads(text)
+    assert found["other"] == {"url": 1}
+    server = found["mcp_servers"]["leasehub"]
+    assert server.pop("startup_timeout_sec") == 9
+    if transport == "http":
+        assert server == {"url": "http://hub:8787/mcp", "bearer_token_env_var": "LEASEHUB_TOKEN"}
+    else:
+        assert server == {
+            "command": "leasehub",
+            "args": ["mcp-stdio"],
+            "env_vars": ["LEASEHUB_URL", "LEASEHUB_TOKEN"],
+        }
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@hub:8787", "https://me@hub", "hub:8787", "ftp://hub"])
+def test_an_address_with_a_password_or_none_at_all_is_not_written(here, url):
+    outcome = here("setup", "claude", "--write", "--url", url)
+    assert (outcome.status, outcome.said["code"]) == (2, "usage")
+    assert "secret" not in outcome.text + outcome.errors
+    assert not (here.folder / ".mcp.json").exists()
+
+
+def test_it_says_what_to_paste(here):
+    outcome = here("setup", "claude")
+    assert "export LEASEHUB_URL=http://hub:8787 LEASEHUB_TOKEN=" in outcome.errors
+    [line] = [line for line in outcome.errors.splitlines() if line.startswith('{"guards"')]
+    (here.folder / ".leasehub.json").write_text(line)
+    assert "nothing is guarded yet" not in here("setup", "claude").errors
