@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from leasehub.cli import flags
 from leasehub.cli.output import say
 from leasehub.client import credentials
-from leasehub.client.failures import Failure
-from leasehub.client.holder import own_holder
+from leasehub.client.failures import Failure, Usage
+from leasehub.client.holder import MAX_HOLDER, own_holder
 from leasehub.client.wire import Connection
 
 MAX_LINE = 2 * 1024 * 1024
@@ -53,7 +53,13 @@ class Gone(Exception):
 def serve(arguments: list[str]) -> int:
     given = flags.read("mcp-stdio", arguments, values=("holder",))
     known = credentials.find()
-    Bridge(known, given.get("holder") or os.environ.get("LEASEHUB_HOLDER") or None).run()
+    holder = given.get("holder") or os.environ.get("LEASEHUB_HOLDER") or None
+    # It goes into a header. Whether it is within the key's fence is the server's to say.
+    if holder is not None and not (holder.strip() == holder and holder.isascii() and holder.isprintable()):
+        raise Usage(f"a holder is one line of ASCII, without blanks around it, not {holder!r}")
+    if holder is not None and len(holder) > MAX_HOLDER:
+        raise Usage(f"a holder has at most {MAX_HOLDER} characters, not {len(holder)}")
+    Bridge(known, holder).run()
     return 0
 
 

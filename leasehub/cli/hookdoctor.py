@@ -1,4 +1,4 @@
-"""leasehub hook doctor: proves that the hook blocks, with a lease and an edit made up for it."""
+"""leasehub hook doctor: proves that the hook blocks: the guards of here, with resources made up for it."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from leasehub.cli.output import emit
 from leasehub.client import acquiring, credentials
 from leasehub.client.acquiring import Once
 from leasehub.client.failures import Failure, Internal
-from leasehub.client.holder import fitting
+from leasehub.client.holder import distinct
 from leasehub.client.patience import Patience
-from leasehub.client.wire import Connection, Members, fresh_key
+from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 # Where agents look for their hooks, here and at home.
 SETTINGS = (
@@ -32,6 +32,8 @@ HOOK = "leasehub hook pre-tool-use"
 ITSELF = [sys.executable, "-c", "import sys; from leasehub.cli import main; sys.exit(main())"]
 TTL_SECONDS = 60
 LONGEST_SECONDS = 30
+# Each takes a lease and two runs of the hook.
+MOST_GUARDS = 8
 
 
 def doctor(arguments: list[str]) -> int:
@@ -53,9 +55,19 @@ def _installed() -> Members:
 
 
 def _configured() -> Members:
-    found = [file for file in SETTINGS if _mentions(os.path.expanduser(file))]
-    missing = f"no settings of an agent here or at home call `{HOOK}`: `leasehub setup` prints what to put there"
+    places = [os.path.join(folder, file) for folder in _folders() for file in SETTINGS if not file.startswith("~")]
+    places += [os.path.expanduser(file) for file in SETTINGS if file.startswith("~")]
+    found = [file for file in dict.fromkeys(places) if _mentions(file)]
+    missing = f"no settings of an agent here, above or at home call `{HOOK}`: `leasehub setup` prints what to put there"
     return _check("configured", bool(found), ", ".join(found) or missing)
+
+
+def _folders() -> list[str]:
+    """This one and those above it: agents are at home in the root of a repository."""
+    folders = [os.path.realpath(os.getcwd())]
+    while (above := os.path.dirname(folders[-1])) != folders[-1]:
+        folders.append(above)
+    return folders
 
 
 def _mentions(file: str) -> bool:
@@ -72,52 +84,76 @@ def _guarded() -> Members:
     except Failure as failure:
         return _check("guards", False, str(failure))
     number = sum(len(file.guards) for file in found)
-    where = ", ".join(file.file for file in found) or f"there is no {guards.FILE} here or in a folder above"
-    return _check("guards", number > 0, f"{number} in {where}" if found else where)
+    missing = f"there is no {guards.FILE} here or in a folder above: it says which paths are guarded by what"
+    return _check("guards", number > 0, f"{number} in {', '.join(file.file for file in found)}" if found else missing)
 
 
 def _blocks(known: credentials.Credentials) -> Members:
+    """Every guard of here, with a resource made up for it."""
+    try:
+        files = list(guards.above(os.path.realpath(os.getcwd())))
+    except Failure as failure:
+        return _check("blocks", False, str(failure))
+    own = [(file.holder, guard) for file in files for guard in file.guards]
+    if not own:
+        own = [(guards.DEFAULT_HOLDER, guards.Guard({"paths": ["**"], "resource": "hook-doctor/any"}, "hook doctor"))]
+    connection = Connection(known.url, known.token)
+    try:
+        for template, guard in own[:MOST_GUARDS]:
+            wrong = _fault(connection, known, template, guard)
+            if wrong:
+                return _check("blocks", False, f"{', '.join(guard.paths)} ({guard.resource}): {wrong}")
+    finally:
+        connection.close()
+    tried = f", tried with {min(len(own), MOST_GUARDS)} of {len(own)} guards"
+    return _check("blocks", True, f"another session's edit is denied, the holder's own is not{tried}")
+
+
+def _fault(connection: Connection, known: credentials.Credentials, template: str, guard: guards.Guard) -> str | None:
     """One session holds a made-up resource; another's edit must be denied, and its own must not."""
-    template = _template()
     mark = fresh_key()[:12]
     holding, other = f"doctor-{mark}-1", f"doctor-{mark}-2"
-    connection = Connection(known.url, known.token)
     body: Members = {
         "resource_type": "hook-doctor",
         "resource_id": mark,
-        "ttl_seconds": TTL_SECONDS,
-        "holder": fitting(template.replace("{session}", holding)),
+        "ttl_seconds": guard.ttl_seconds if guard.acquires else TTL_SECONDS,
+        "holder": distinct(template.replace("{session}", holding)),
         "reacquire": False,
     }
-    answer = acquiring.acquire(Once(connection, "/v1/leases"), body, Patience(0))
+    try:
+        # As the guard's own would be asked for: its name and its time are the server's to take.
+        resource = f"resource_type={quoted(guard.resource_type)}&resource_id={quoted(guard.resource_id)}"
+        connection.call("GET", f"/v1/leases/status?{resource}")
+        answer = acquiring.acquire(Once(connection, "/v1/leases"), body, Patience(0))
+    except Failure as failure:
+        return f"the server does not take it: {failure}"
     try:
         with tempfile.TemporaryDirectory() as folder:
-            file = {"guards": [{"paths": ["**"], "resource": f"hook-doctor/{mark}"}], "holder": template}
+            only: Members = {
+                "paths": guard.paths,
+                "resource": f"hook-doctor/{mark}",
+                "acquire": guard.acquires,
+                "ttl_seconds": guard.ttl_seconds,
+            }
             with open(os.path.join(folder, guards.FILE), "w") as stream:
-                json.dump(file, stream)
-            denied = _decision(folder, other, known)
-            undecided = _decision(folder, holding, known)
+                json.dump({"guards": [only], "holder": template}, stream)
+            path = os.path.join(folder, guards.example(guard.paths[0]))
+            if not all(guard.covers(guards.example(pattern)) for pattern in guard.paths):
+                return "a pattern fits no path"
+            denied = _decision(folder, path, other, known)
+            undecided = _decision(folder, path, holding, known)
     finally:
         acquiring.release(connection, answer["lease_id"], answer["fencing_token"])
-        connection.close()
     if denied != "deny":
-        return _check("blocks", False, "an edit of a resource that another session holds was not denied")
+        return "an edit of a resource that another session holds was not denied"
     if undecided is not None:
-        return _check("blocks", False, f"an edit of the session that holds the resource was decided: {undecided}")
-    return _check("blocks", True, "another session's edit is denied, the holder's own is not")
+        return f"an edit of the session that holds the resource was decided: {undecided}"
+    return None
 
 
-def _template() -> str:
-    try:
-        found = next(guards.above(os.path.realpath(os.getcwd())), None)
-    except Failure:
-        found = None
-    return guards.DEFAULT_HOLDER if found is None else found.holder
-
-
-def _decision(folder: str, session: str, known: credentials.Credentials) -> object:
+def _decision(folder: str, path: str, session: str, known: credentials.Credentials) -> object:
     """What the hook answers, run as an agent runs it."""
-    edit = {"file_path": os.path.join(folder, "file"), "old_string": "a", "new_string": "b"}
+    edit = {"file_path": path, "old_string": "a", "new_string": "b"}
     asked = {
         "session_id": session,
         "cwd": folder,

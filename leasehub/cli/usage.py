@@ -72,9 +72,9 @@ LINES = {
     "work": "--queue Q [--concurrency N] [--ttl-seconds N] [--holder H] [--until-empty] [--wait-seconds N] -- COMMAND",
     "mcp-stdio": "[--holder H]",
     "up": "[--data DIR] [--host ADDRESS] [--port N]",
-    "hook pre-tool-use": "[--fail open|closed]",
-    "hook session-start": "[--fail open|closed]",
-    "hook session-end": "[--fail open|closed]",
+    "hook pre-tool-use": "[--fail open|closed] [--agent claude|codex|cursor]",
+    "hook session-start": "[--fail open|closed] [--agent claude|codex|cursor]",
+    "hook session-end": "[--fail open|closed] [--agent claude|codex|cursor]",
     "hook doctor": "",
     "setup": "claude|codex|cursor [--write] [--url URL] [--transport http|stdio] [--fail open|closed]",
 }

@@ -66,6 +66,19 @@ def test_of_two_clones_that_push_one_is_refused(shell, alice, bob, clones):
     assert shell(bob, "git", "push", "origin", "HEAD:topic", cwd=two).returncode == 0
 
 
+def test_a_repository_is_known_by_its_path_and_not_by_its_last_name_alone(shell, alice, bob, clones, kind):
+    def push(who, clone, url):
+        lines = "refs/heads/main 1 refs/heads/main 0"
+        return shell(who, "sh", "-c", f"echo {lines} | {EXAMPLES / 'pre-push'} origin {url}", cwd=clone).returncode
+
+    one, two = clones
+    assert push(alice, one, f"git@host:team/{kind}.git") == 0
+    for same in (f"https://host/team/{kind}", f"ssh://me@host:22/team/{kind}.git/"):
+        assert push(bob, two, same) != 0
+    for another in (f"git@host:other/{kind}.git", f"https://host/team-{kind}", f"/srv/{kind}.git"):
+        assert push(bob, two, another) == 0
+
+
 @pytest.mark.parametrize(("fail", "refused"), [("open", False), ("closed", True)])
 def test_without_a_server_the_push_goes_as_it_was_told_to(shell, alice, clones, fail, refused):
     away = {"LEASEHUB_URL": "http://127.0.0.1:9", "LEASEHUB_FAIL": fail}

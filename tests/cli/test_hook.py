@@ -272,6 +272,27 @@ def test_the_doctor_proves_that_it_blocks(alice, repository):
     outcome = alice("hook", "doctor", cwd=repository.folder)
     checks = {check["check"]: check["ok"] for check in outcome.said["checks"]}
     assert checks["configured"]
+    below = repository.folder / "below" / "that"
+    below.mkdir(parents=True)
+    checks = {check["check"]: check["ok"] for check in alice("hook", "doctor", cwd=below).said["checks"]}
+    assert checks["configured"] and checks["guards"] and checks["blocks"]
+
+
+@pytest.mark.parametrize(
+    ("guard", "said"),
+    [
+        ({"paths": ["/migrations/**"], "resource": "schema/x"}, "/migrations/**"),
+        ({"paths": ["a"], "resource": "slot/x", "acquire": True}, "reserved"),
+        ({"paths": ["a"], "resource": "schema/x", "acquire": True, "ttl_seconds": 1_000_000}, "ttl_seconds"),
+        ({"paths": ["a"], "resource": "schema/" + "x" * 300}, "resource_id"),
+    ],
+)
+def test_the_doctor_says_which_guard_does_not_guard(alice, repository, guard, said):
+    repository.guard(guard)
+    outcome = alice("hook", "doctor", cwd=repository.folder)
+    checks = {check["check"]: check for check in outcome.said["checks"]}
+    assert not checks["blocks"]["ok"]
+    assert said in checks["blocks"]["detail"]
 
 
 def test_the_hook_imports_nothing_heavy(alice, repository):
