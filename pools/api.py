@@ -418,7 +418,13 @@ def settled(caller: Caller, row: Request, wait_seconds: int, *, fetch: bool) -> 
         _revive(row)
         return services.seen(caller=caller, request=row, fetch=fetch)
 
-    return waiting.wait(look, until=lambda seen: seen.state not in Request.UNCLEAN, seconds=wait_seconds, first=look())
+    return waiting.wait(
+        look,
+        organization=caller.organization,
+        until=lambda seen: seen.state not in Request.UNCLEAN,
+        seconds=wait_seconds,
+        first=look(),
+    )
 
 
 def _revive(row: Request) -> None:
@@ -500,7 +506,13 @@ def _run_answer(
         return queries.run(caller=caller, pool=pool, run_id=run_id)
 
     ended = CommandRun.State.ENDED
-    run = waiting.wait(look, until=lambda seen: seen.state == ended, seconds=wait_seconds, first=look())
+    run = waiting.wait(
+        look,
+        organization=caller.organization,
+        until=lambda seen: seen.state == ended,
+        seconds=wait_seconds,
+        first=look(),
+    )
     assert run.slot is not None
     view = answers.run_view(caller, run.slot, run)
     return data(view, 200 if run.state == ended or headers is None else 202, headers)

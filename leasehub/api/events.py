@@ -109,7 +109,7 @@ class Events(Operation):
         return self._wait(view, given, reading)
 
     def _wait(self, view: View, given: FeedQuery, reading: Reading) -> HttpResponse:
-        with waiting.place() as is_free:
+        with waiting.place(view.organization) as is_free:
             if not is_free:
                 return _page(reading, retry_after_ms=CROWDED_RETRY_MS)
             reading = awaited(view, after=reading.cursor, limit=given.limit, seconds=given.wait_seconds)

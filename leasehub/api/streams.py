@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 
 from leasehub.api.rendering import encoded
+from leasehub.api.waiting import Places
 from leasehub.errors import Unavailable
 from leasehub.events import queries
 from leasehub.events.errors import CursorAhead, CursorExpired, Extent
@@ -52,7 +53,7 @@ def resync_text(known: Extent) -> bytes:
 
 
 watch = Watch(render=event_text)
-_places = threading.BoundedSemaphore(settings.LEASEHUB_STREAMS)
+_places = Places(settings.LEASEHUB_STREAMS)
 _catching_up = threading.BoundedSemaphore(CATCHING_UP)
 
 
@@ -60,10 +61,10 @@ class Stream:
     """What one follower is written, part by part; whoever takes the parts waits between them."""
 
     def __init__(self, view: View, *, key: int, after: int, resync: Extent | None) -> None:
-        """Raises Unavailable when there are as many as may be."""
+        """Raises Unavailable when there are as many as may be, in all or of the organization."""
         if watch.is_closed:
             raise Unavailable("The server is about to stop.", retry_after_ms=CROWDED_RETRY_MS)
-        if not _places.acquire(blocking=False):
+        if not _places.take(view.organization):
             # Of a reader that went away is known when something is written to it: perhaps there is room soon.
             watch.ring_all()
             raise Unavailable("There are as many streams as may be.", retry_after_ms=CROWDED_RETRY_MS)
@@ -86,7 +87,7 @@ class Stream:
                 return
             self._is_closed = True
             watch.remove(self._follower)
-            _places.release()
+            _places.give_back(self._follower.view.organization)
 
     def _told(self) -> Iterator[bytes]:
         follower = self._follower

@@ -77,7 +77,7 @@ class Watch:
         Without a transaction or a connection between attempts. Raises Crowded when too many wait already.
         """
         deadline = time.monotonic() + seconds
-        with waiting.place() as is_free, self.at(*at) as bell:
+        with waiting.place(at[0]) as is_free, self.at(*at) as bell:
             if not is_free:
                 raise Crowded
             while True:

@@ -13,6 +13,7 @@ from django.test import Client
 from leasehub import detached
 from leasehub.api import streams
 from leasehub.api.streams import Stream, watch
+from leasehub.api.waiting import Places
 from leasehub.db import clock
 from leasehub.events import queries
 from leasehub.events.following import Follower, Watch
@@ -290,7 +291,7 @@ def test_a_key_that_works_no_more_ends_its_stream_and_no_other(
 def test_more_streams_than_may_be_are_told_when_to_come_back(
     agent: Caster, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "_places", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(streams, "_places", Places(1))
     first = opened(agent)
     refused = agent.get("events/stream")
     assert error_of(refused)["code"] == "UNAVAILABLE"
@@ -300,6 +301,21 @@ def test_more_streams_than_may_be_are_told_when_to_come_back(
     # Whoever asked and went away holds no place.
     assert agent.get("events/stream").status_code == 200
     assert followers() == 0
+
+
+def test_an_organization_leaves_places_to_the_others(
+    agent: Caster, stranger: Caster, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_places", Places(5))
+    mine = [opened(agent) for _ in range(4)]
+    refused = agent.get("events/stream")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+    theirs = opened(stranger)
+    assert stranger.get("events/stream").status_code == 503
+    theirs.stream.close()
+    assert stranger.get("events/stream").status_code == 200
+    mine[0].stream.close()
+    assert agent.get("events/stream").status_code == 200
 
 
 def test_a_stream_for_which_there_is_no_thread_gives_its_place_back(
@@ -325,7 +341,7 @@ def test_a_stream_for_which_there_is_no_thread_gives_its_place_back(
 def test_a_reader_that_went_away_is_found_when_a_place_is_wanted(
     agent: Caster, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "_places", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(streams, "_places", Places(1))
     gone = opened(agent)
     assert gone.part() == ":\nid: 0\n\n"
     # The first look rings too.

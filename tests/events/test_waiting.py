@@ -79,8 +79,9 @@ def test_what_is_there_is_answered_at_once(agent: Caster) -> None:
 
 
 def test_events_of_others_and_of_other_things_wake_nobody(
-    agent: Caster, stranger: Caster, organization: Any, waiting: Waiting
+    agent: Caster, stranger: Caster, organization: Any, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(places, "_places", places.Places(8))
     blind = cast(organization, "blind", (2,))
     sent = [
         waiting(query="after=tail&resource=deploy/wanted"),
@@ -123,8 +124,19 @@ def test_more_than_may_wait_are_answered_at_once_and_told_when_to_come_back(agen
     agent.acquire("new")
     assert [answered(each) for each in sent] == [["new"]] * len(sent)
     assert followers() == 0
-    with places.place() as is_free:
+    with places.place(agent.principal.organization_id) as is_free:
         assert is_free
+
+
+def test_an_organization_leaves_a_place_to_the_others(agent: Caster, stranger: Caster, waiting: Waiting) -> None:
+    sent = [waiting() for _ in range(places.PLACES - 1)]
+    crowded = ask(agent, "after=tail&wait_seconds=20")
+    assert (crowded.status_code, crowded.headers["Retry-After"]) == (200, "1")
+    sent.append(waiting(stranger))
+    assert not sent[-1].done()
+    for caster in (agent, stranger):
+        caster.acquire("new")
+    assert [answered(each) for each in sent] == [["new"]] * len(sent)
 
 
 def test_whoever_waits_holds_no_connection(agent: Caster, waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_more_than_may_wait_are_answered_at_once_and_told_when_to_come_back(agen
     assert {answered(each).status_code for each in sent} == {200}
     assert len({answered(each).json()["task_id"] for each in sent}) == len(sent)
     assert waiters() == 0
-    with places.place() as is_free:
+    with places.place(agent.principal.organization_id) as is_free:
         assert is_free
 
 

@@ -206,7 +206,10 @@ def lease_wait(call: Call, given: WaitFor) -> dict[str, Any]:
     def look() -> dict[str, Any]:
         return lean(api.lease_view(call.caller, _row(call, given), clock.now()))
 
-    view = waiting.wait(look, until=lambda seen: seen["state"] != "held", seconds=given.wait_seconds, first=look())
+    organization, seconds = call.caller.organization, given.wait_seconds
+    view = waiting.wait(
+        look, organization=organization, until=lambda seen: seen["state"] != "held", seconds=seconds, first=look()
+    )
     if view["state"] != "held":
         hint = GIVEN_BY.get(given.resource_type, "It can be acquired: call lease_acquire.")
         return {**view, "pending": False, "hint": hint}

@@ -55,7 +55,7 @@ def whats_new(call: Call, given: Since) -> dict[str, Any]:
     after = _newest(call) if given.cursor is None else cursor_number(given.cursor)
     seen = queries.read(view=view, after=after, limit=given.limit)
     if not seen.events and not seen.more and given.wait_seconds:
-        with waiting.place() as is_free:
+        with waiting.place(view.organization) as is_free:
             if is_free:
                 seen = awaited(view, after=seen.cursor, limit=given.limit, seconds=given.wait_seconds)
         check_key(call.caller)
