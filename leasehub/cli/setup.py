@@ -179,7 +179,8 @@ AGENTS: dict[str, dict[str, Callable[[str, Wanted], tuple[str | None, str]]]] = 
 def _add_server(file: str, found: Document, server: Document) -> None:
     servers = _object(found, "mcpServers", file)
     there = servers.get("leasehub")
-    if there is not None and not _is_ours(there):
+    leads_here = isinstance(there, dict) and "url" in server and there.get("url") == server["url"]
+    if there is not None and not leads_here and not _is_ours(there):
         example = json.dumps({"leasehub": server}, indent=2)
         raise Usage(f"{file} has another server named leasehub already; make it this one by hand:\n{example}")
     others = STDIO if "url" in server else HTTP

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from leasehub.client.clock import boot_clock
+from leasehub.client.acquiring import Once
 from leasehub.client.failures import Failure
+from leasehub.client.unheard import giving_back
 from leasehub.client.wire import Members, quoted
 
 TYPE_CHECKING = False
@@ -102,20 +103,22 @@ class Handoffs:
             body["ttl_seconds"] = ttl
         if observed_commit is not None:
             body["observed_commit"] = observed_commit
-        since = boot_clock()
-        answer = self._hub.call("POST", f"/v1/handoffs/{quoted(handoff_id)}/resolve", body)
-        leases = [
-            self._hub.keep(
-                lease,
-                since=since,
-                ttl=ttl,
-                resource_type=lease["resource_type"],
-                resource_id=lease["resource_id"],
-                holder=holder,
-                on_lost=on_lost,
-            )
-            for lease in answer["leases"]
-        ]
+        with self._hub.connection() as connection:
+            once = Once(connection, f"/v1/handoffs/{quoted(handoff_id)}/resolve")
+            with giving_back(once):
+                answer = once.ask(body)
+                leases = [
+                    self._hub.keep(
+                        lease,
+                        since=once.since,
+                        ttl=ttl,
+                        resource_type=lease["resource_type"],
+                        resource_id=lease["resource_id"],
+                        holder=holder,
+                        on_lost=on_lost,
+                    )
+                    for lease in answer["leases"]
+                ]
         return Accepted(answer, leases)
 
     def reject(self, handoff_id: str, reason: str) -> Members:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from leasehub.client import credentials
-from leasehub.client.acquiring import Once, acquire, release
+from leasehub.client.acquiring import Once, acquire
 from leasehub.client.clock import boot_clock
 from leasehub.client.events import Events
 from leasehub.client.failures import Empty, Failure, GrantFailed, Internal, Saturated, Unreachable, Usage
@@ -19,6 +19,7 @@ from leasehub.client.held import Claim, Held, Lease, Slot
 from leasehub.client.holder import own_holder
 from leasehub.client.patience import Patience
 from leasehub.client.ticket import Ticket, WaitOver
+from leasehub.client.unheard import giving_back
 from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
 TYPE_CHECKING = False
@@ -193,7 +194,7 @@ class Hub:
                 lease.took_over_expired, lease.previous = bool(answer["took_over_expired"]), answer["previous"]
                 return lease
 
-            with _giving_back_unheard(once):
+            with giving_back(once):
                 return _living(take)
 
     def claim(
@@ -217,7 +218,7 @@ class Hub:
                 answer = waiting.next()
                 return Claim(self, queue, answer, since=once.since, ttl_seconds=ttl, holder=holder, on_lost=on_lost)
 
-            with _giving_back_unheard(once):
+            with giving_back(once):
                 return _living(take)
 
     def put(
@@ -382,34 +383,6 @@ def _living(take: Callable[[], Taken]) -> Taken:
         except Failure:
             continue
     raise Internal("what was granted had run out before the answer came, several times in a row")
-
-
-@contextmanager
-def _giving_back_unheard(once: Once) -> Iterator[None]:
-    """When it is interrupted amid a call, what the call gets all the same is given back: in a thread that the process
-    waits for at its end, since the server may take a while to answer."""
-    try:
-        yield
-    except Failure:
-        raise
-    except BaseException:
-        unheard = once.unheard()
-        if unheard is not None:
-            connection = once.connection.another()
-            threading.Thread(target=_give_back, args=(unheard, connection), name="giving back").start()
-        raise
-
-
-def _give_back(unheard: Callable[[], Members], connection: Connection) -> None:
-    try:
-        answer = unheard()
-        if answer:
-            release(connection, answer["lease_id"], answer["fencing_token"])
-    except Failure:
-        # It runs out by itself.
-        return
-    finally:
-        connection.close()
 
 
 def patience_of(wait: Wait) -> Patience:

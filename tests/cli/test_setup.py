@@ -129,6 +129,14 @@ def test_a_secret_is_never_written(here):
     assert TOKEN not in outcome.text
 
 
+def test_a_server_that_was_entered_by_hand_is_taken_over(here):
+    (here.folder / ".cursor").mkdir()
+    there = {"mcpServers": {"leasehub": {"url": "http://hub:8787/mcp"}}}
+    (here.folder / ".cursor/mcp.json").write_text(json.dumps(there))
+    assert here("setup", "cursor", "--write").status == 0
+    assert "${env:LEASEHUB_TOKEN}" in read(here, ".cursor/mcp.json")
+
+
 def test_a_key_that_was_in_the_file_gives_way_to_the_environment(here):
     there = {"type": "http", "url": "http://hub:8787/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}}
     (here.folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"leasehub": there}}))

@@ -1,10 +1,14 @@
 """Unfinished work that moves on with its leases, checkpoints, and the events that tell of it."""
 
 import itertools
+import os
+import signal
+import threading
 
 import pytest
 
 from leasehub.client import LeaseLost, NotFound, StaleToken, VersionConflict
+from tests.cli.conftest import until
 from tests.client.proxy import hang_up, lose_answer
 
 
@@ -89,3 +93,24 @@ def test_a_follower_begins_with_what_comes_from_now_on(hub, other, name):
     while len(seen) < 2:
         seen += follower.next_page(Patience(5))
     assert [event["type"] for event in seen] == ["lease.acquired", "lease.released"]
+
+
+def test_leases_of_a_handoff_whose_acceptance_was_interrupted_are_given_back(hub, proxy, bob, name):
+    lease = bob.lease("repo", name, ttl=60)
+    sent = bob.handoffs.send("alice", name, leases=[lease])
+    assert hub.holder
+    interrupted = threading.Event()
+
+    def late(handler):
+        answer = handler.ask()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupted.wait(30)
+        handler.reply(*answer)
+        return True
+
+    proxy.once(late, path="/resolve")
+    with pytest.raises(KeyboardInterrupt):
+        hub.handoffs.accept(sent, ttl=3600)
+    interrupted.set()
+    until(lambda: hub.status("repo", name)["state"] == "free")
+    lease.detach()
