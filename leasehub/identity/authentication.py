@@ -25,8 +25,8 @@ from leasehub.identity.rings import ACT, OBSERVE, OPERATE
 REMEMBERED_KEYS = 10_000
 LAST_USED_SECONDS = 60
 # By hand: what Django makes of the same takes longer to put together than to answer, and every call asks it.
-LOOK_UP = """SELECT key.id, key.public_id, principal.id, principal.handle, principal.kind, organization.id, organization.name,
-    key.holder_pattern, key.observes, key.acts, key.operates
+LOOK_UP = """SELECT key.id, key.public_id, principal.id, principal.handle, principal.kind, organization.id,
+    organization.name, key.holder_pattern, key.observes, key.acts, key.operates
 FROM "identity_apikey" AS key
 JOIN identity_principal AS principal ON principal.id = key.principal_id
 JOIN identity_organization AS organization ON organization.id = principal.organization_id
