@@ -137,7 +137,8 @@ class Webhooks(Operation):
         answers={201: CreatedWebhook},
         errors=[QuotaExceeded],
         shows_secret=True,
-        summary="Have events posted to a URL from now on; the secret that signs them is shown this once",
+        summary="Have events posted to a URL from now on; the secret that signs them is shown this once. Needs"
+        " RING-1 as well: it is told of what RING-1 sees",
     )
     def post(self, request: HttpRequest) -> HttpResponse:
         given = parse_body(request, CreateWebhook)

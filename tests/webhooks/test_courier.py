@@ -14,6 +14,7 @@ from leasehub.events.webhooks import courier, delivery
 from leasehub.events.webhooks.courier import Courier
 from leasehub.events.webhooks.delivery import Due
 from leasehub.events.webhooks.models import WebhookDelivery
+from leasehub.events.webhooks.sending import Outcome
 from tests.conftest import Caster
 from tests.installation import Installation, eventually
 from tests.webhooks.conftest import Subscribe, row
@@ -58,7 +59,7 @@ def test_a_hanging_receiver_delays_no_other(
     subscribe(to=theirs, by=stranger)
     agent.acquire()
     stranger.acquire()
-    one = couriers(limit=8)
+    one = couriers(limit=16)
     one.start()
     eventually(lambda: bool(well.got and theirs.got and len(hanging.got) == 2))
     agent.acquire("another")
@@ -66,26 +67,47 @@ def test_a_hanging_receiver_delays_no_other(
     hanging.ending.set()
 
 
-def due(endpoint: int, *, organization: int = 1, is_failing: bool = False) -> Due:
-    return Due(endpoint, organization, is_failing)
+def due(endpoint: int, *, organization: int = 1, is_hindering: bool = False) -> Due:
+    return Due(endpoint, organization, is_hindering)
 
 
-def test_failing_endpoints_and_one_organization_take_half_of_the_room(couriers: Any) -> None:
-    one = couriers(limit=4)
-    thread = threading.current_thread()
-    one._under_way = {
-        1: courier.Trip(due(1, organization=1, is_failing=True), thread),
-        2: courier.Trip(due(2, organization=2, is_failing=True), thread),
-    }
-    assert not one._has_room_for(due(3, organization=3, is_failing=True))
-    assert one._has_room_for(due(3, organization=3))
-    assert not one._has_room_for(due(1, organization=3))
-    one._under_way[3] = courier.Trip(due(3, organization=1), thread)
-    assert not one._has_room_for(due(4, organization=1))
-    assert one._has_room_for(due(4, organization=3))
-    one._under_way[4] = courier.Trip(due(4, organization=3), thread)
-    assert not one._has_room_for(due(5, organization=5))
+def test_one_organization_and_who_is_slow_or_fails_leave_room_for_the_others(couriers: Any) -> None:
+    one = couriers(limit=8)
+    sent_off: list[Due] = []
+
+    def goes(endpoint: int, **members: Any) -> bool:
+        wanted = due(endpoint, **members)
+        has_room = one._has_room_for(wanted)
+        if has_room:
+            sent_off.append(wanted)
+            one._under_way[endpoint] = courier.Trip(wanted, threading.current_thread())
+        return has_room
+
+    assert goes(1, organization=1, is_hindering=True)
+    assert not goes(1, organization=9), "it is under way"
+    assert not goes(2, organization=1, is_hindering=True), "half of a quarter"
+    assert goes(2, organization=1)
+    assert not goes(3, organization=1), "a quarter"
+    for organization in (2, 3, 4):
+        assert goes(10 * organization, organization=organization, is_hindering=True)
+    assert not goes(50, organization=5, is_hindering=True), "half"
+    assert goes(51, organization=5) and goes(52, organization=5)
+    assert goes(61, organization=6)
+    assert len(sent_off) == 8 and not goes(71, organization=7), "all"
     one._under_way.clear()
+
+
+def test_an_endpoint_that_is_slow_counts_among_the_failing_until_it_is_quick(
+    agent: Caster, subscribe: Subscribe, couriers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = row(subscribe())
+    took, one = [courier.SLOW_MS, courier.SLOW_MS - 1], couriers()
+    monkeypatch.setattr(courier, "tried", lambda attempt: Outcome(200, took_ms=took.pop(0)))
+    for number, hindering in enumerate((True, False)):
+        agent.acquire(f"r{number}")
+        one.look()
+        eventually(lambda: not one._under_way)
+        assert (endpoint.pk in one._hindering) is hindering
 
 
 def test_an_endpoint_that_fails_to_be_replayed_counts_among_the_failing(
@@ -100,16 +122,16 @@ def test_an_endpoint_that_fails_to_be_replayed_counts_among_the_failing(
     monkeypatch.setattr(one, "_has_room_for", lambda due: judged.append(due) or Courier._has_room_for(one, due))
     one.look()
     eventually(lambda: len(well.got) == 2 and not one._under_way)
-    assert one._failed == {row(endpoints[0]).pk}
+    assert one._hindering == {row(endpoints[0]).pk}
     judged.clear()
     one.look()
-    assert [due.is_failing for due in judged] == [True]
+    assert [due.is_hindering for due in judged] == [True]
     eventually(lambda: not one._under_way)
     broken.behave = says(OK)
     operator.post(f"webhooks/{endpoints[0]['webhook_id']}/test")
     one.look()
     eventually(lambda: not one._under_way)
-    assert one._failed == set()
+    assert one._hindering == set()
 
 
 def test_an_endpoint_for_which_there_was_no_thread_is_served_later(

@@ -185,7 +185,7 @@ def test_the_pauses_grow_from_five_seconds_to_ten_hours(
     assert (view["failures"], view["last_status"], view["state"]) == (12, 500, "active")
 
 
-@pytest.mark.parametrize(("header", "least", "most"), [("120", 120, 121), ("1", 5, 6.1), ("9999999", 36_000, 43_201)])
+@pytest.mark.parametrize(("header", "least", "most"), [("120", 120, 144), ("1", 5, 6.1), ("9999999", 36_000, 43_200)])
 def test_retry_after_is_honoured_within_bounds(
     header: str, least: float, most: float, agent: Caster, subscribe: Subscribe, receiver: Receiver, clock: Any
 ) -> None:
@@ -195,6 +195,11 @@ def test_retry_after_is_honoured_within_bounds(
     clock.freeze(clock.now())
     send_all()
     assert least <= (row(endpoint).next_attempt_at - clock.now()).total_seconds() <= most
+
+
+def test_those_who_were_told_the_same_do_not_come_back_together() -> None:
+    for seconds in (120.0, 9_999_999.0):
+        assert len({delivery.pause(1, Outcome(503, "answered 503", seconds)) for _ in range(10)}) > 5
 
 
 def test_success_begins_the_pauses_anew(agent: Caster, subscribe: Subscribe, receiver: Receiver, clock: Any) -> None:
@@ -262,7 +267,7 @@ def test_410_disables_at_once(agent: Caster, operator: Caster, subscribe: Subscr
 def test_an_endpoint_whose_maker_is_retired_is_disabled(
     agent: Caster, operator: Caster, organization: Any, subscribe: Subscribe, receiver: Receiver
 ) -> None:
-    maker = cast(organization, "maker", (3,))
+    maker = cast(organization, "maker", (1, 3))
     endpoint = subscribe(by=maker)
     identity.retire_principal(organization=organization.pk, handle="maker")
     agent.acquire()
@@ -271,6 +276,47 @@ def test_an_endpoint_whose_maker_is_retired_is_disabled(
     assert "retired" in shown(operator, endpoint)["reason"]
     refused = operator.post(f"webhooks/{endpoint['webhook_id']}/resume")
     assert refused.status_code == 400 and "retired" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_an_endpoint_whose_key_has_ended_is_disabled(
+    end: str, agent: Caster, operator: Caster, organization: Any, subscribe: Subscribe, receiver: Receiver, clock: Any
+) -> None:
+    maker = cast(organization, "maker", (1, 3), expires_at=clock.now() + timedelta(hours=1))
+    endpoint = subscribe(by=maker)
+    agent.acquire("one")
+    send_until_done()
+    if end == "revoked":
+        identity.revoke_key(organization=organization.pk, key=row(endpoint).key)
+    else:
+        clock.move(hours=2)
+    agent.acquire("two")
+    assert send_all() == []
+    assert receiver.positions == [1]
+    assert shown(operator, endpoint)["reason"] == "the key that made it was revoked or has expired"
+    assert len(disabled_events(operator)) == 1
+    assert operator.post(f"webhooks/{endpoint['webhook_id']}/resume").status_code == 400
+
+
+def test_the_key_that_one_was_rotated_to_keeps_its_endpoints(
+    agent: Caster, operator: Caster, organization: Any, subscribe: Subscribe, receiver: Receiver
+) -> None:
+    endpoint = subscribe(by=cast(organization, "maker", (1, 3)))
+    old = row(endpoint).key
+    for overlap_seconds in (60, 0):
+        made, _ = identity.rotate_key(
+            organization=organization.pk, granting=(1, 2, 3), key=old, overlap_seconds=overlap_seconds
+        )
+        identity.revoke_key(organization=organization.pk, key=old)
+        old = made
+    agent.acquire("one")
+    send_until_done()
+    assert receiver.positions == [1]
+    identity.revoke_key(organization=organization.pk, key=old)
+    agent.acquire("two")
+    send_until_done()
+    assert receiver.positions == [1]
+    assert shown(operator, endpoint)["state"] == "disabled"
 
 
 def test_a_paused_endpoint_loses_nothing(

@@ -7,7 +7,8 @@ import pytest
 
 from leasehub.events.webhooks import services
 from leasehub.events.webhooks.models import WebhookEndpoint
-from tests.conftest import Caster, error_of
+from leasehub.identity.models import Organization
+from tests.conftest import Caster, cast, error_of
 
 URL = "https://hooks.example.org/leasehub"
 
@@ -86,6 +87,13 @@ def test_a_repeated_request_makes_one_endpoint_and_answers_its_secret_again(oper
 
     remembered = RememberedAnswer.objects.get()
     assert remembered.is_secret and first.json()["data"]["secret"].encode() not in bytes(remembered.body or b"")
+
+
+def test_who_may_not_observe_has_nothing_told(organization: Organization) -> None:
+    refused = error_of(cast(organization, "service", (2, 3)).post("webhooks", {"url": URL}))
+    assert (refused["status"], refused["code"], refused["missing_ring"]) == (403, "FORBIDDEN", 1)
+    make(cast(organization, "observer", (1, 3)))
+    assert WebhookEndpoint.objects.count() == 1
 
 
 def test_a_repeated_rotation_is_one(operator: Caster) -> None:

@@ -35,7 +35,7 @@ def test_any_2xx_is_success(number: int, receiver: Receiver) -> None:
     assert (outcome.status, outcome.error) == (number, "")
 
 
-@pytest.mark.parametrize("number", [300, 301, 304, 400, 401, 404, 410, 429, 500, 502, 503, 599, 999])
+@pytest.mark.parametrize("number", [101, 300, 301, 304, 400, 401, 404, 410, 429, 500, 502, 503, 599, 999])
 def test_anything_else_is_failure(number: int, receiver: Receiver) -> None:
     receiver.behave = status(number)
     outcome = post(receiver.url)
@@ -62,6 +62,7 @@ ANSWERS: list[tuple[str, Behaviour, str]] = [
     ("speaks no HTTP", says(b"220 mail.example ESMTP\r\n"), "did not answer with HTTP"),
     ("answers HTTP/0.9", says(b"<html>hello</html>"), "did not answer with HTTP"),
     ("continues for ever", floods(b"HTTP/1.1 100 Continue\r\n\r\n" * 700), "HTTP|endless headers"),
+    ("hints for ever", floods(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 700), "HTTP|endless headers|broke"),
     ("has endless headers", floods(b"HTTP/1.1 200 OK\r\n"), "HTTP|endless headers"),
     ("has one endless header", says(b"HTTP/1.1 200 OK\r\nA: " + b"x" * 40_000), "HTTP|endless headers"),
 ]
@@ -82,6 +83,7 @@ def test_an_answer_that_is_none_is_failure(behave: Behaviour, error: str, receiv
         b"HTTP/1.0 200 OK\r\n\r\nuntil the end",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
     ],
 )
 def test_answers_of_every_form_are_read(answer: bytes, receiver: Receiver) -> None:

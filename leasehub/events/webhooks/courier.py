@@ -2,8 +2,9 @@
 
 A thread of every worker process that serves the default queue looks twice a second for endpoints with something to
 send, so that no message is needed, and gives each to a thread of its own. These are none of the worker's pool: the
-reaper and the other scans never wait for a receiver. Who is slow or dead may take half of them, and so may one
-organization: there is always room for the others.
+reaper and the other scans never wait for a receiver. An organization may take a quarter of them, and those who were
+slow or failed when they were tried last half of them, and of a quarter: so there is room for the others. Who is met for
+the first time, or was well until now, may be slow once before it counts so.
 """
 
 import logging
@@ -23,7 +24,9 @@ from leasehub.events.webhooks.sending import Outcome
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-MOST_AT_ONCE = 16
+MOST_AT_ONCE = 32
+#: An attempt that took longer makes its endpoint a slow one.
+SLOW_MS = 2000
 #: After so long an endpoint that has more to send makes room for another one.
 TURN_SECONDS = 5.0
 REPORT_TRIES = 5
@@ -42,8 +45,8 @@ class Courier(threading.Thread):
         super().__init__(name="webhooks", daemon=True)
         self._limit = limit
         self._under_way: dict[int, Trip] = {}
-        #: The endpoints whose last message from here was not taken: a replay or a test leaves no other trace of it.
-        self._failed: set[int] = set()
+        #: The endpoints whose last message from here was not taken, or slowly: their rows may show no trace of it.
+        self._hindering: set[int] = set()
         self._ending = threading.Event()
         self._patient_until = float("inf")
 
@@ -65,8 +68,8 @@ class Courier(threading.Thread):
         for due in delivery.due():
             if self._ending.is_set():
                 return
-            if due.endpoint in self._failed:
-                due = replace(due, is_failing=True)
+            if due.endpoint in self._hindering:
+                due = replace(due, is_hindering=True)
             if not self._has_room_for(due):
                 continue
             try:
@@ -82,12 +85,13 @@ class Courier(threading.Thread):
 
     def _has_room_for(self, due: Due) -> bool:
         trips = [trip.due for trip in list(self._under_way.values())]
-        half = max(1, self._limit // 2)
+        theirs = [trip for trip in trips if trip.organization == due.organization]
+        share = max(1, self._limit // 4)
         return (
             due.endpoint not in self._under_way
             and len(trips) < self._limit
-            and (not due.is_failing or sum(trip.is_failing for trip in trips) < half)
-            and sum(trip.organization == due.organization for trip in trips) < half
+            and len(theirs) < share
+            and (not due.is_hindering or _hindering(trips) < self._limit // 2 and _hindering(theirs) < (share + 1) // 2)
         )
 
     def _send_off(self, due: Due, attempt: Attempt) -> None:
@@ -108,8 +112,9 @@ class Courier(threading.Thread):
             following: Attempt | None = attempt
             while following is not None:
                 outcome = tried(following)
-                (self._failed.discard if outcome.is_success else self._failed.add)(endpoint)
-                goes_on = self._tell(following, outcome) and outcome.is_success
+                is_well = outcome.is_success and outcome.took_ms < SLOW_MS
+                (self._hindering.discard if is_well else self._hindering.add)(endpoint)
+                goes_on = self._tell(following, outcome) and is_well
                 is_over = self._ending.is_set() or time.monotonic() >= until
                 following = delivery.take(endpoint=endpoint) if goes_on and not is_over else None
         except Exception:
@@ -140,6 +145,10 @@ class Courier(threading.Thread):
             trip.thread.join(max(0.0, self._patient_until - time.monotonic()))
         if self.is_alive() and threading.current_thread() is not self:
             self.join(2 * LOOK_SECONDS)
+
+
+def _hindering(trips: list[Due]) -> int:
+    return sum(trip.is_hindering for trip in trips)
 
 
 def tried(attempt: Attempt) -> Outcome:

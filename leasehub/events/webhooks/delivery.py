@@ -34,7 +34,6 @@ CLAIM = timedelta(seconds=3 * ATTEMPT_SECONDS)
 #: The pauses after the first, second, … failure in a row, in seconds; then the last one, up to 20 % longer each.
 PAUSES = (5, 30, 120, 300, 900, 1800, 3600, 7200, 18_000, 36_000)
 JITTER = 0.2
-LONGEST_PAUSE = timedelta(hours=10)
 DISABLED_AFTER = timedelta(days=3)
 REPLAY_TRIES = 5
 GONE = 410
@@ -63,8 +62,8 @@ class Attempt:
 class Due:
     endpoint: int
     organization: int
-    #: It failed when it was tried last.
-    is_failing: bool
+    #: It failed, or was slow, when it was tried last.
+    is_hindering: bool
 
 
 def due() -> list[Due]:
@@ -82,10 +81,10 @@ def take(*, endpoint: int) -> Attempt | None:
     row = WebhookEndpoint.objects.filter(pk=endpoint, deleted_at=None).select_related("principal").first()
     if row is None:
         return None
-    if row.principal.retired_at is not None and row.state == State.ACTIVE:
-        _disable_orphan(endpoint)
-        return None
     at = clock.now()
+    if row.state == State.ACTIVE and (reason := queries.orphaned(row, at)):
+        _disable_orphan(endpoint, reason)
+        return None
     event: Event | None = None
     asked = _asked_for(row, at)
     if asked is None:
@@ -101,10 +100,10 @@ def take(*, endpoint: int) -> Attempt | None:
 
 
 @transaction.atomic
-def _disable_orphan(endpoint: int) -> None:
+def _disable_orphan(endpoint: int, reason: str) -> None:
     row = lock_rows(WebhookEndpoint.objects.filter(pk=endpoint, state=State.ACTIVE, deleted_at=None)).first()
     if row is not None:
-        services.disable(row, at=clock.now(), reason="the principal that made it is retired")
+        services.disable(row, at=clock.now(), reason=reason)
 
 
 def _asked_for(row: WebhookEndpoint, at: datetime) -> WebhookDelivery | None:
@@ -284,7 +283,8 @@ def _give_up(row: WebhookEndpoint, outcome: Outcome, at: datetime) -> None:
 
 
 def pause(failures: int, outcome: Outcome) -> timedelta:
-    """How long to wait after so many failures in a row: at least as long as the receiver asks, at most ten hours."""
-    seconds = PAUSES[min(failures, len(PAUSES)) - 1] * (1 + JITTER * random.random())
-    wanted = timedelta(milliseconds=round(1000 * max(seconds, outcome.retry_after_seconds or 0.0)))
-    return min(wanted, LONGEST_PAUSE * (1 + JITTER))
+    """How long to wait after so many failures in a row: no less than the receiver asks for, up to ten hours of that."""
+    later = 1 + JITTER * random.random()
+    seconds = PAUSES[min(failures, len(PAUSES)) - 1] * later
+    asked = min(outcome.retry_after_seconds or 0.0, PAUSES[-1]) * later
+    return timedelta(milliseconds=round(1000 * max(seconds, asked)))

@@ -14,8 +14,8 @@ class WebhookEndpoint(models.Model):
     """An address that an organization's events are posted to, in the feed's order, one at a time.
 
     States: active; paused (by an operator); disabled (by the server, with a reason, after days of failure, a 410, or
-    when its principal is retired). ``resume`` makes it active from both. A deleted one is gone for everybody, and
-    waits for the sweep to delete its log.
+    when its principal is retired or its key has ended). ``resume`` makes it active from both. A deleted one is
+    gone for everybody, and waits for the sweep to delete its log.
 
     ``cursor`` is the position of the last event that was delivered or did not concern it, so pausing loses nothing.
     Whoever delivers has the claim: without it nobody changes the cursor. A claim whose deadline is past, because its
@@ -29,7 +29,8 @@ class WebhookEndpoint(models.Model):
 
     public_id = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
-    #: Who made it. When it is retired, nothing more is sent.
+    #: Who made it, and with which key. When it is retired, or the key and all that it was rotated to have ended,
+    #: nothing more is sent.
     principal = models.ForeignKey(Principal, on_delete=models.PROTECT, db_index=False, related_name="+")
     key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, db_index=False, related_name="+")
     url = models.CharField(max_length=2000)

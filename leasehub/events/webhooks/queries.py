@@ -10,6 +10,7 @@ from leasehub.errors import NotFound
 from leasehub.events.models import Event, Feed
 from leasehub.events.queries import View
 from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
+from leasehub.identity.models import ApiKey
 
 State = WebhookEndpoint.State
 #: How many positions are looked at for the next event of an endpoint's types.
@@ -57,6 +58,20 @@ def concerning(endpoint: WebhookEndpoint) -> QuerySet[Event]:
     """The numbered events that it is to be told of, in no order: those of its types that RING-1 is shown."""
     events = View(endpoint.organization_id, only_of=None, types=tuple(endpoint.types)).events()
     return events.filter(position__isnull=False).select_related("actor", "principal", "addressee", "key")
+
+
+def orphaned(endpoint: WebhookEndpoint, at: datetime) -> str:
+    """Why it may be told of nothing more: its principal is retired, or its key and all that replaced it have ended."""
+    if endpoint.principal.retired_at is not None:
+        return f"{endpoint.principal.handle}, who made it, is retired"
+    working = Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=at))
+    found = [endpoint.key_id]
+    # A rotated key hands on what was made with it.
+    while found:
+        if ApiKey.objects.filter(working, pk__in=found).exists():
+            return ""
+        found = list(ApiKey.objects.filter(rotated_from__in=found).values_list("pk", flat=True))
+    return "the key that made it was revoked or has expired"
 
 
 def last_position(organization: int) -> int:

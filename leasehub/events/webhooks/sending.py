@@ -30,6 +30,7 @@ MOST_ADDRESSES = 8
 MOST_ANSWER_BYTES = 16 * 1024
 CHUNK = 16 * 1024
 SUCCESS = range(200, 300)
+INTERIM = {100, *range(102, 200)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +202,21 @@ class _Answer(io.RawIOBase):
         return io.BufferedReader(self)
 
 
+class _Response(http.client.HTTPResponse):
+    """As http.client's, that knows of interim answers 100 alone; 101 is none, since nothing was to be switched."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        while status in INTERIM:
+            http.client.parse_headers(self.fp)
+            version, status, reason = super()._read_status()  # type: ignore[misc]
+        return version, status, reason
+
+
 def _answer(stream: socket.socket, deadline: float) -> tuple[int, float | None]:
     """The status, and the seconds of Retry-After; once the whole answer was there, or as much of it as is read."""
     source = _Answer(stream, deadline)
-    response = http.client.HTTPResponse(source, method="POST")  # type: ignore[arg-type]  # only makefile() is used
+    response = _Response(source, method="POST")  # type: ignore[arg-type]  # only makefile() is used
     response.begin()
     if source.has_ended:
         # Its headers broke off, which http.client takes for their end.

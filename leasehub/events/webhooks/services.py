@@ -18,6 +18,7 @@ from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
 from leasehub.identity import sealing
 from leasehub.identity.authentication import Caller
 from leasehub.identity.models import Organization
+from leasehub.identity.rings import OBSERVE
 
 State = WebhookEndpoint.State
 Purpose = WebhookDelivery.Purpose
@@ -37,8 +38,10 @@ def create(
 ) -> tuple[WebhookEndpoint, str]:
     """An endpoint that is told of what happens from now on; with its secret, which is shown this once.
 
-    Raises ValidationError for a URL or types that cannot be, QuotaExceeded.
+    Raises MissingRing without RING-1, since it is told of what RING-1 sees; ValidationError for a URL or types that
+    cannot be, QuotaExceeded.
     """
+    caller.require(OBSERVE)
     addresses.target(url)
     if unknown := sorted(set(types) - set(TYPES)):
         raise ValidationError(f"Unknown event types: {', '.join(unknown)}.", types=f"unknown: {', '.join(unknown)}")
@@ -86,8 +89,7 @@ def pause(*, organization: int, webhook_id: str) -> WebhookEndpoint:
 def resume(*, organization: int, webhook_id: str) -> WebhookEndpoint:
     """Goes on from where it was, at once, also after it was disabled. Raises NotFound, ValidationError."""
     row = _locked(organization, webhook_id)
-    if row.principal.retired_at is not None:
-        wrong = f"{row.principal.handle}, who made it, is retired"
+    if wrong := queries.orphaned(row, clock.now()):
         raise ValidationError(f"This endpoint cannot be resumed: {wrong}.", webhook_id=wrong)
     row.state, row.reason, row.disabled_at = State.ACTIVE, "", None
     row.failures, row.failing_since, row.next_attempt_at = 0, None, clock.now()
