@@ -154,6 +154,8 @@ LEASEHUB_WEB_THREADS = positive_int("LEASEHUB_WEB_THREADS", 8, at_most=512)
 LEASEHUB_WAITING_CALLS = positive_int("LEASEHUB_WAITING_CALLS", 4, at_most=10_000)
 # How many streams of events a process may have at a time; each has a thread of its own, beside those above.
 LEASEHUB_STREAMS = positive_int("LEASEHUB_STREAMS", 250, at_most=10_000)
+# A client that takes nothing of its answer for so long is hung up on.
+LEASEHUB_UNREAD_SECONDS = positive_int("LEASEHUB_UNREAD_SECONDS", 30, at_most=86_400)
 LEASEHUB_LOCK_TIMEOUT_MS = positive_int("LEASEHUB_LOCK_TIMEOUT_MS", 2000, at_most=600_000)
 LEASEHUB_STATEMENT_TIMEOUT_MS = positive_int("LEASEHUB_STATEMENT_TIMEOUT_MS", 5000, at_most=3_600_000)
 # Who may read /metrics, whose labels are tenants' names: these networks, or whoever has the token.

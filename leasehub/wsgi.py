@@ -21,7 +21,7 @@ from django.http import HttpRequest, HttpResponse  # noqa: E402
 from django.urls import ResolverMatch, get_resolver  # noqa: E402
 from django.utils.http import parse_header_parameters  # noqa: E402
 
-from leasehub import detached, supervised, urls  # noqa: E402, F401
+from leasehub import detached, supervised, unread, urls  # noqa: E402, F401
 from leasehub.api.parsing import MAX_BODY_BYTES  # noqa: E402
 from leasehub.api.streams import watch  # noqa: E402
 from leasehub.api.timing import OTHER, note  # noqa: E402
@@ -119,6 +119,7 @@ def view_of(address: str) -> ResolverMatch:
 
 supervised.end_with_parent(supervised.at_once)
 supervised.when_asked_to_end(watch.close)
+unread.hang_up_after(settings.LEASEHUB_UNREAD_SECONDS)
 
 api = ApiHandler()
 pages = PageHandler()

@@ -1,6 +1,7 @@
 """Streams of a real web server: in threads of their own, and gone when it stops."""
 
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from leasehub.db import clock
+from leasehub.events import journal
 from leasehub.identity.models import ApiKey
 from tests.conftest import Caster, cast
 from tests.events.streaming import Reader
@@ -72,6 +74,29 @@ def test_streams_leave_the_threads_to_short_calls_and_end_with_their_key_or_the_
     server.process.wait(20)
     # Far from granian's own patience with what does not end by itself.
     assert time.monotonic() - began < 15
+
+
+def test_a_reader_that_does_not_read_is_hung_up_on(agent: Caster, tmp_path: Path) -> None:
+    # More than the kernel and the web server take off the stream's hands.
+    much = {"text": "x" * 12_000}
+    of = {"organization": agent.principal.organization_id, "actor": agent.principal.pk, "at": clock.now()}
+    journal.record_all([journal.event("lease.acquired", data=much, **of) for _ in range(2000)])
+    settings = {"LEASEHUB_STREAMS": "1", "LEASEHUB_UNREAD_SECONDS": "1"}
+    with started(tmp_path / "server.log", **settings) as running, socket.socket() as unread:
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        unread.connect(("127.0.0.1", running.port))
+        head = f"GET /v1/events/stream?after=0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {agent.secret}\r\n\r\n"
+        unread.sendall(head.encode())
+        assert unread.recv(12) == b"HTTP/1.1 200"
+        give_up = time.monotonic() + 30
+        while True:
+            other = Reader(running.port, agent.secret)
+            status = other.response.status
+            other.close()
+            if status == 200:
+                return
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
 
 
 def test_a_place_is_free_again_when_its_reader_is_gone(agent: Caster, read: Callable[..., Reader]) -> None:
