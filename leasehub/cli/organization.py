@@ -40,7 +40,10 @@ def create(arguments: list[str]) -> int:
 
 def _data() -> dict[str, str]:
     """Where the server's database is: never a new, empty one made by being in the wrong folder."""
-    if os.environ.get("LEASEHUB_DATA"):
+    given = os.environ.get("LEASEHUB_DATA")
+    if given:
+        if not os.environ.get("DATABASE_URL") and not os.path.exists(os.path.join(given, "leasehub.sqlite3")):
+            raise Usage(f"LEASEHUB_DATA: there is no database in {given}")
         return {}
     file = credentials.find_file()
     folder = os.path.dirname(os.path.abspath(file)) if file else ""

@@ -9,7 +9,9 @@ resources (leases.services.prune).
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -40,6 +42,8 @@ BATCHES = {"sqlite": 100, "postgresql": 1000}
 NAMED_AT_ONCE = 100
 ARCHIVED_AT_ONCE = 10_000
 CHUNK = 2000
+#: A file that is being written grows; hosts that share the folder may have different clocks.
+LEFT_BEHIND_SECONDS = 3600
 
 
 def prune_events(*, batches: int = 200) -> int:
@@ -182,6 +186,7 @@ def archive(organization: Organization, *, after: int, through: int) -> Path | N
     """
     folder = Path(settings.LEASEHUB_EVENT_ARCHIVE) / f"organization-{organization.pk}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_left_behind(folder)
     span = Event.objects.filter(organization=organization, position__gt=after, position__lte=through)
     # Not named by the process: those of other hosts, which have the same numbers, may share the folder.
     descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
@@ -199,3 +204,11 @@ def archive(organization: Organization, *, after: int, through: int) -> Path | N
         return aside.replace(folder / f"events-{after + 1:020d}-{through:020d}.ndjson")
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _remove_left_behind(folder: Path) -> None:
+    """What a worker was writing when it was killed."""
+    for aside in folder.glob(".*.part"):
+        with suppress(FileNotFoundError):
+            if aside.stat().st_mtime < time.time() - LEFT_BEHIND_SECONDS:
+                aside.unlink()

@@ -242,3 +242,8 @@ def test_another_organization_is_made_from_the_same_folder(server, tmp_path):
     nowhere = CommandLine(tmp_path, {})("org", "create", "x")
     assert nowhere.status == 2
     assert not (tmp_path / ".leasehub").exists()
+    for folder in (tmp_path / "none", tmp_path):
+        named = CommandLine(tmp_path, {"LEASEHUB_DATA": str(folder)})("org", "create", "x")
+        assert named.status == 2, named.errors
+        assert f"there is no database in {folder}" in named.said["message"]
+    assert not list(tmp_path.iterdir())

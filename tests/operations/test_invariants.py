@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import OperationalError, connection
 
-from handoffs.models import Handoff, OfferedLease
+from handoffs.models import Checkpoint, CheckpointVersion, Handoff, OfferedLease
 from leasehub.db import clock as database_clock
 from leasehub.db.reading import consistent
 from leasehub.events import feed
-from leasehub.events.models import Event
+from leasehub.events.models import Event, Feed, WebhookEndpoint
 from leasehub.identity import services as identity
-from leasehub.identity.models import Principal, RememberedAnswer
+from leasehub.identity.models import ApiKey, Principal, RememberedAnswer
 from leasehub.management.invariants.check import check
 from leases.models import Resource
-from leases.queues.models import Task
+from leases.queues.models import Queue, Task
 from pools.models import CommandRun, Pool, Request, Slot
 from tests.conftest import Caster, cast
 from tests.operations.history import History
@@ -67,10 +67,14 @@ def world(agent: Caster, teammate: Caster, operator: Caster) -> None:
         ]
         if leases:
             teammate.post(f"handoffs/{sent['handoff_id']}/resolve", {"status": "accepted"})
-    agent.put("checkpoints/s/k", {"state": 1})
+    for version in (0, 1):
+        # Numbers that PostgreSQL writes otherwise than they were hashed.
+        agent.put("checkpoints/s/k", {"state": {"n": [1e22, -0.0]}, "expected_version": version})
+        agent.put("checkpoints/s/l", {"state": {"n": [version, 1e-7, 0.5]}, "expected_version": version})
     agent.post(
         "leases", {"resource_type": "deploy", "resource_id": "once", "ttl_seconds": 60}, **{"Idempotency-Key": "k"}
     )
+    operator.post("webhooks", {"url": "https://hooks.example.org/all"})
     feed.stamp_all()
     assert [str(finding) for finding in check().findings] == []
 
@@ -195,6 +199,61 @@ def reaper_comes_late() -> None:
     held().update(check_at=row.expires_at + timedelta(hours=1))
 
 
+def outsider() -> Principal:
+    other = identity.create_organization(name="elsewhere")
+    return identity.create_principal(organization=other.pk, handle="outsider")
+
+
+def immortal() -> None:
+    row = held().get()
+    held().update(expires_at=row.expires_at + timedelta(days=30_000))
+
+
+def acquired_earlier() -> None:
+    row = held().get()
+    held().update(acquired_at=row.acquired_at - timedelta(days=3))
+
+
+def exchanged(events: Any) -> None:
+    first, second = events.order_by("pk")[:2]
+    Event.objects.filter(pk=first.pk).update(position=None)
+    Event.objects.filter(pk=second.pk).update(position=first.position)
+    Event.objects.filter(pk=first.pk).update(position=second.position)
+
+
+def handoff_events_exchanged() -> None:
+    accepted = Event.objects.get(type="handoff.accepted")
+    exchanged(Event.objects.filter(data__handoff_id=accepted.data["handoff_id"], type__startswith="handoff."))
+
+
+def checkpoint_events_exchanged() -> None:
+    exchanged(Event.objects.filter(type="checkpoint.saved", data__kind="k"))
+
+
+def another_party(status: str, party: str) -> Callable[[], object]:
+    return lambda: Handoff.objects.filter(status=status).update(**{party: Principal.objects.get(handle="operator")})
+
+
+def event_names(**who: Callable[[], object]) -> Callable[[], object]:
+    return lambda: event_of("free", "lease.acquired").update(**{name: find() for name, find in who.items()})
+
+
+def key_from_outside() -> ApiKey:
+    return ApiKey.objects.create(
+        principal=outsider(), secret_sha256="0" * 64, prefix="x", created_at=database_clock.now()
+    )
+
+
+def one_event_id() -> None:
+    event_of("free", "lease.released").update(event_id=event_of("free", "lease.acquired").get().event_id)
+
+
+def another_queue() -> None:
+    first = Queue.objects.get(name="builds")
+    queue = Queue.objects.create(organization=first.organization, name="deploys", created_at=first.created_at)
+    Task.objects.filter(state="ready").update(queue=queue)
+
+
 PLANTED: dict[str, tuple[Callable[[], object], set[str]]] = {
     "a lease ended without an event": (freed_without_event, {"row_differs"}),
     "a row is gone": (lambda: held().delete(), {"row_is_gone"}),
@@ -251,6 +310,59 @@ PLANTED: dict[str, tuple[Callable[[], object], set[str]]] = {
         lambda: connection.cursor().execute("UPDATE handoffs_checkpoint SET version = 7"),
         {"checkpoint_without_version", "checkpoint_differs"},
     ),
+    "a lease that never ends": (immortal, {"lease_outlives_its_ttl"}),
+    "a lease acquired at another time": (acquired_earlier, {"row_differs"}),
+    "a pending handoff to another": (another_party("pending", "addressee"), {"handoff_differs"}),
+    "a pending handoff of another": (another_party("pending", "giver"), {"handoff_differs"}),
+    "an accepted handoff to another": (another_party("accepted", "addressee"), {"handoff_differs"}),
+    "a handoff to another organization": (
+        lambda: Handoff.objects.filter(status="pending").update(addressee=outsider()),
+        {"handoff_differs", "owned_from_outside"},
+    ),
+    "a handoff of another organization": (
+        lambda: Handoff.objects.update(organization=outsider().organization), {"handoff_differs"}
+    ),
+    "a handoff's event to another": (
+        lambda: Event.objects.filter(type="handoff.accepted").update(addressee=None), {"handoff_differs"}
+    ),
+    "positions of a handoff exchanged": (handoff_events_exchanged, {"feed_out_of_order"}),
+    "positions of a checkpoint exchanged": (checkpoint_events_exchanged, {"feed_out_of_order"}),
+    "an event by somebody from outside": (event_names(actor=outsider), {"event_from_outside"}),
+    "an event by nobody": (event_names(actor_id=lambda: 987_654), {"event_from_outside"}),
+    "an event about somebody from outside": (event_names(principal=outsider), {"event_from_outside"}),
+    "an event to somebody from outside": (event_names(addressee=outsider), {"event_from_outside"}),
+    "an event by a key from outside": (event_names(key=key_from_outside), {"event_from_outside"}),
+    "a checkpoint by somebody from outside": (
+        lambda: Event.objects.filter(type="checkpoint.saved").update(actor=outsider()), {"event_from_outside"}
+    ),
+    "two events of one id": (one_event_id, {"event_id_twice"}),
+    "another state of a checkpoint": (
+        lambda: CheckpointVersion.objects.filter(checkpoint__kind="l", version=1).update(state={"n": [0, 1e-7, 0.25]}),
+        {"checkpoint_has_another_hash"},
+    ),
+    "another hash of a checkpoint's head": (
+        lambda: Checkpoint.objects.update(state_hash="0" * 64), {"checkpoint_differs", "checkpoint_has_another_hash"}
+    ),
+    "a task in another queue": (another_queue, {"task_differs"}),
+    "a webhook beyond the feed": (lambda: WebhookEndpoint.objects.update(cursor=10**6), {"webhook_beyond_the_feed"}),
+    "a webhook of somebody from outside": (
+        lambda: WebhookEndpoint.objects.update(principal=outsider()), {"owned_from_outside"}
+    ),
+    "a request of somebody from outside": (
+        lambda: Request.objects.update(principal=outsider()), {"owned_from_outside"}
+    ),
+    "a task of somebody from outside": (lambda: Task.objects.update(principal=outsider()), {"owned_from_outside"}),
+    "a key that another's was rotated to": (
+        lambda: ApiKey.objects.filter(principal__handle="agent").update(
+            rotated_from=ApiKey.objects.filter(principal__handle="teammate").first()
+        ),
+        {"owned_from_outside"},
+    ),
+    "a key moved to another organization": (
+        lambda: ApiKey.objects.filter(principal__handle="agent").update(principal=outsider()), {"event_from_outside"}
+    ),
+    "a low water above every event": (lambda: Feed.objects.update(low_water=10**9), {"feed_is_deaf"}),
+    "a candidate above every event": (lambda: Feed.objects.update(candidate=10**9), {"feed_is_deaf"}),
     "a key used without an effect": (answer_without_effect, {"answer_without_effect"}),
 }  # fmt: skip
 
@@ -313,6 +425,16 @@ def test_the_command_fails_when_something_is_wrong(world: None) -> None:
         call_command("check_invariants", stdout=out, stderr=StringIO())
     assert ended.value.code == 1
     assert "token_differs: acme: deploy/held: token 5" in out.getvalue()
+
+
+def test_the_command_says_that_it_could_not_look(world: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> None:
+        raise OperationalError("connection refused\n\tIs the server running?")
+
+    monkeypatch.setattr("leasehub.management.invariants.check.clock.now", away)
+    with pytest.raises(CommandError, match=r"nothing is known: connection refused Is the server running\?$") as ended:
+        call_command("check_invariants", stdout=StringIO(), stderr=StringIO())
+    assert ended.value.returncode == 3
 
 
 def test_one_organization_is_looked_at_alone(world: None, stranger: Caster) -> None:

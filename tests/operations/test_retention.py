@@ -1,6 +1,7 @@
 """Events move out after a while, and everything goes on: the feed, the proofs, what is live."""
 
 import json
+import os
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_what_has_no_position_yet_stays(agent: Caster, clock: Any) -> None:
 def test_a_lease_that_lives_longer_than_the_journal_is_proved_by_its_snapshot(agent: Caster, clock: Any) -> None:
     held = agent.acquire("held").json()["data"]
     until = clock.now() + timedelta(days=200)
-    Resource.objects.update(expires_at=until, check_at=until)
+    Resource.objects.update(expires_at=until, check_at=until, ttl_ms=201 * 86_400_000)
     clock.move(**LONG_AGO)
     agent.acquire("other")
     assert prune() == 1
@@ -276,3 +277,20 @@ def test_a_batch_waits_for_nobody_s_feed(agent: Caster, clock: Any) -> None:
     writes = [query["sql"] for query in asked if query["sql"].startswith(("UPDATE", "DELETE", "INSERT"))]
     assert writes[-1].startswith('UPDATE "events_feed" SET "pruned_through"')
     assert not any("events_feed" in sql and "FOR UPDATE" in sql for sql in (query["sql"] for query in asked))
+
+
+def test_what_a_killed_worker_was_writing_is_removed(agent: Caster, tmp_path: Path, settings: Any) -> None:
+    settings.LEASEHUB_EVENT_ARCHIVE = str(tmp_path)
+    agent.acquire("a")
+    feed.stamp_all()
+    organization = agent.principal.organization
+    folder = tmp_path / f"organization-{organization.pk}"
+    folder.mkdir()
+    left, written = folder / ".left.part", folder / ".written.part"
+    left.touch()
+    written.touch()
+    long_ago = left.stat().st_mtime - 2 * retention.LEFT_BEHIND_SECONDS
+    os.utime(left, (long_ago, long_ago))
+    assert retention.archive(organization, after=0, through=1) is not None
+    # Another host may be at it.
+    assert list(folder.glob(".*")) == [written]

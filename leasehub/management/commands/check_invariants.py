@@ -4,6 +4,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import Error
 
 from leasehub.identity.models import Organization
 from leasehub.management.invariants.check import check
@@ -12,7 +13,7 @@ from leasehub.management.invariants.check import check
 class Command(BaseCommand):
     help = (
         "Rebuilds each organization's state from its journal and compares it with the rows; reads alone, on a live"
-        " server. Exit status 1 when something is wrong (docs/operations.md)."
+        " server. Exit status 1 when something is wrong, 3 when the database cannot be read (docs/operations.md)."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -20,9 +21,13 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", dest="as_json", help="the report as one JSON object")
 
     def handle(self, *args: Any, organization: str | None, as_json: bool, **options: Any) -> None:
-        if organization is not None and not Organization.objects.filter(name=organization).exists():
-            raise CommandError(f"There is no organization {organization!r}.", returncode=2)
-        report = check(organization=organization, progress=lambda text: self.stderr.write(text))
+        try:
+            if organization is not None and not Organization.objects.filter(name=organization).exists():
+                raise CommandError(f"There is no organization {organization!r}.", returncode=2)
+            report = check(organization=organization, progress=lambda text: self.stderr.write(text))
+        except Error as error:
+            why = " ".join(str(error).split())
+            raise CommandError(f"The database cannot be read, so nothing is known: {why}", returncode=3) from error
         if as_json:
             self.stdout.write(json.dumps(report.document()))
         else:

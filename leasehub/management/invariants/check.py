@@ -8,19 +8,20 @@ of handoffs those that are pending or accepted.
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, islice
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import connection
 from django.db.models import F, Q, QuerySet
+from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Collate
 
 from handoffs.models import Checkpoint, Handoff
 from leasehub.db import clock
 from leasehub.db.reading import consistent
 from leasehub.events.models import Event, Feed, Snapshot
-from leasehub.identity.models import Organization
+from leasehub.identity.models import ApiKey, Organization, Principal
 from leasehub.management.invariants import rows
 from leasehub.management.invariants.replay import (
     HANDOFF,
@@ -50,6 +51,7 @@ CHUNK = 2000
 BATCH = 500
 
 Name = tuple[str, str]
+Named = TypeVar("Named", str, Name)
 Progress = Callable[[str], None]
 
 
@@ -117,10 +119,10 @@ class Check:
     def resources(self) -> None:
         kept = self.by_name(self.snapshots(RESOURCE), "subject_type", "subject_id")
         held = self.by_name(Resource.objects.filter(organization=self.organization), "resource_type", "resource_id")
-        tasks = Task.objects.filter(queue__organization=self.organization).order_by("pk")
+        tasks = Task.objects.filter(queue__organization=self.organization).select_related("queue").order_by("pk")
         streams = (
             _tagged(0, kept.iterator(chunk_size=CHUNK), lambda row: (row.subject_type, row.subject_id)),
-            _tagged(1, self.past(self.journal()), lambda event: event.subject),
+            _tagged(1, self.named_from_inside(self.journal()), lambda event: event.subject),
             _tagged(2, held.iterator(chunk_size=CHUNK), lambda row: (row.resource_type, row.resource_id)),
             _tagged(3, tasks.iterator(chunk_size=CHUNK), lambda row: (TASK, public_task_id(row.pk))),
         )
@@ -177,6 +179,10 @@ class Check:
         should_be = (state.get("lease"), state.get("principal"), state.get("holder") or None)
         if is_said != should_be:
             yield "row_differs", f"held by {is_said}, by the journal {should_be}"
+        since = None if row.acquired_at is None else clock.iso(row.acquired_at)
+        # What retention kept of older journals does not say it.
+        if lease is not None and lease == state.get("lease") and since != state.get("since", since):
+            yield "row_differs", f"acquired {since}, by the journal {state['since']}"
         token = state.get("token")
         # The events of a free row may be gone altogether.
         if (token is not None or not self.pruned or lease is not None) and row.last_token != (token or 0):
@@ -197,6 +203,9 @@ class Check:
                 "task_differs",
                 f"{row.state} after {row.attempts} attempts, by the journal {state['state']} after {state['attempts']}",
             )
+        queue = (state or {}).get("queue")
+        if queue is not None and queue != row.queue.name:
+            yield "task_differs", f"of queue {row.queue.name}, by the journal of {queue}"
         is_held = any(resource.lease_id is not None for resource in held)
         if is_held != (row.state == "leased"):
             yield "task_is_nowhere", f"{row.state}, and {'a' if is_held else 'no'} lease is on it"
@@ -274,53 +283,78 @@ class Check:
         states: dict[Key, State] = {
             (HANDOFF, "", row.subject_id): row.state for row in self.snapshots(HANDOFF).iterator(chunk_size=CHUNK)
         }
-        closed: dict[str, str] = {}
+        closed: dict[str, State] = {}
+        last: dict[str, int | None] = {}
         events = Event.objects.filter(organization=self.organization, resource_type="", resource_id="")
-        for event in self.past(events.order_by("pk")):
+        for event in self.named_from_inside(events.order_by("pk")):
             self.count("events")
             if not event.type.startswith("handoff."):
                 continue
+            name = str(event.data["handoff_id"])
+            last[name] = self.position(name, event, last.get(name, 0))
             for finding in apply_to_handoff(states, event):
-                self.add(finding[0], str(event.data["handoff_id"]), finding[1])
-            key: Key = (HANDOFF, "", event.data["handoff_id"])
+                self.add(finding[0], name, finding[1])
+            key: Key = (HANDOFF, "", name)
             if key in states and is_over(key, states[key]):
-                closed[key[2]] = states.pop(key)["status"]
+                closed[name] = states.pop(key)
+                del last[name]
             if len(closed) >= BATCH:
                 self.compare_handoffs(closed)
         self.compare_handoffs(closed)
-        by_journal = {key[2]: state["status"] for key, state in states.items()}
+        by_journal = {key[2]: state for key, state in states.items()}
         waiting = Handoff.objects.filter(organization=self.organization, status__in=["pending", "accepted"])
         for handoff in waiting.iterator(chunk_size=CHUNK):
             self.count("handoffs")
-            said = by_journal.pop(handoff.handoff_id, None)
-            if handoff.status != said:
-                self.add("handoff_differs", handoff.handoff_id, f"{handoff.status}, by the journal {said}")
-        for name, said in by_journal.items():
-            self.add("handoff_differs", name, f"not open, by the journal {said}")
+            self.compare_handoff(handoff.handoff_id, handoff, by_journal.pop(handoff.handoff_id, None))
+        for name, state in by_journal.items():
+            self.add("handoff_differs", name, f"not open, by the journal {state}")
 
-    def compare_handoffs(self, closed: dict[str, str]) -> None:
-        found = Handoff.objects.filter(public_id__in=[UUID(name.removeprefix("hoff_")) for name in closed])
-        rows = {handoff.handoff_id: handoff.status for handoff in found}
-        for name, said in closed.items():
-            if rows.get(name) != said:
-                self.add("handoff_differs", name, f"{rows.get(name)}, by the journal {said}")
+    def compare_handoffs(self, closed: dict[str, State]) -> None:
+        found = Handoff.objects.filter(
+            organization=self.organization, public_id__in=[UUID(name.removeprefix("hoff_")) for name in closed]
+        )
+        rows = {handoff.handoff_id: handoff for handoff in found}
+        for name, state in closed.items():
+            self.compare_handoff(name, rows.get(name), state)
         closed.clear()
+
+    def compare_handoff(self, name: str, row: Handoff | None, state: State | None) -> None:
+        if row is None or state is None:
+            self.add("handoff_differs", name, f"{'no row' if row is None else row.status}, by the journal {state}")
+            return
+        said = {"status": str(row.status), "giver": row.giver_id, "addressee": row.addressee_id}
+        # What retention kept of older journals has the status alone.
+        if said != {**said, **state}:
+            self.add("handoff_differs", name, f"{said}, by the journal {state}")
 
     def checkpoints(self) -> None:
         """The last that was saved is the head; those that ran out are deleted without an event."""
+        name_of_event: Any = KeyTextTransform("checkpoint_id", "data")
+        if connection.vendor == "postgresql":
+            name_of_event = Collate(name_of_event, "C")
         saved = Event.objects.filter(type="checkpoint.saved", organization=self.organization)
-        heads = Checkpoint.objects.filter(organization=self.organization).order_by("pk")
-        iterator = heads.iterator(chunk_size=BATCH)
-        while batch := list(islice(iterator, BATCH)):
-            known = {checkpoint.checkpoint_id: checkpoint for checkpoint in batch}
-            said = saved.filter(data__checkpoint_id__in=list(known)).values_list("data__checkpoint_id", "data")
-            versions = {name: data["version"] for name, data in said.order_by("pk")}
-            for name, checkpoint in known.items():
-                self.count("checkpoints")
-                if versions.get(name, 0 if not self.pruned else checkpoint.version) != checkpoint.version:
-                    self.add(
-                        "checkpoint_differs", name, f"version {checkpoint.version}, by the journal {versions.get(name)}"
-                    )
+        heads = Checkpoint.objects.filter(organization=self.organization)
+        streams = (
+            _tagged(0, self.past(saved.order_by(name_of_event, "pk")), lambda event: event.data["checkpoint_id"]),
+            # Of 32 digits each: their order is that of the names.
+            _tagged(1, heads.order_by("public_id").iterator(chunk_size=CHUNK), lambda head: head.checkpoint_id),
+        )
+        for name, items in groupby(heapq.merge(*streams, key=lambda item: item[:2]), key=lambda item: item[0]):
+            self.checkpoint(name, (item for _, _, item in items))
+
+    def checkpoint(self, name: str, items: Iterable[Any]) -> None:
+        """One checkpoint: its events, then its head."""
+        said: tuple[int, str] | None = None
+        last: int | None = 0
+        for item in items:
+            if isinstance(item, Past):
+                last = self.position(name, item, last)
+                said = (item.data["version"], item.data["state_hash"])
+                continue
+            self.count("checkpoints")
+            is_said = (item.version, item.state_hash)
+            if is_said != said and not (said is None and self.pruned):
+                self.add("checkpoint_differs", name, f"version and hash {is_said}, by the journal {said}")
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -346,7 +380,21 @@ class Check:
         for row in events.values_list(*Past._fields).iterator(chunk_size=CHUNK):
             yield Past(*row)
 
+    def named_from_inside(self, events: QuerySet[Event]) -> Iterator[Past]:
+        """The events, while it is seen to that whoever they name is of the organization: no foreign key says so."""
+        principals = set(Principal.objects.filter(organization=self.organization).values_list("pk", flat=True))
+        keys = set(ApiKey.objects.filter(principal__organization=self.organization).values_list("pk", flat=True))
+        for event in self.past(events):
+            subject = "/".join(event.subject) if event.resource_type else event.type
+            named = (event.actor_id, event.principal_id, event.addressee_id)
+            foreign = [principal for principal in named if principal is not None and principal not in principals]
+            if foreign:
+                self.add("event_from_outside", subject, f"event {event.id} names principals {foreign}")
+            if event.key_id is not None and event.key_id not in keys:
+                self.add("event_from_outside", subject, f"event {event.id} names key {event.key_id}")
+            yield event
 
-def _tagged(tag: int, rows: Iterable[Any], name: Callable[[Any], Name]) -> Iterator[tuple[Name, int, Any]]:
+
+def _tagged(tag: int, rows: Iterable[Any], name: Callable[[Any], Named]) -> Iterator[tuple[Named, int, Any]]:
     for row in rows:
         yield name(row), tag, row

@@ -6,10 +6,10 @@ JSON, because retention stores them: what the events that were moved out came to
 =========  ==============================  ==========================================================
 kind       subject                         state
 =========  ==============================  ==========================================================
-resource   (resource_type, resource_id)    lease, token, principal, holder; a task's state and attempts;
-                                           a slot's request and flags
+resource   (resource_type, resource_id)    lease, token, principal, holder, since when; a task's queue, state
+                                           and attempts; a slot's request and flags
 request    (pool, request id)              state, count, leases
-handoff    ("", handoff id)                status
+handoff    ("", handoff id)                status, giver, addressee
 =========  ==============================  ==========================================================
 """
 
@@ -58,7 +58,10 @@ class Past(NamedTuple):
     lease_id: UUID | None
     previous_lease_id: UUID | None
     fencing_token: int | None
+    actor_id: int | None
+    key_id: int | None
     principal_id: int | None
+    addressee_id: int | None
     holder: str
     data: dict[str, Any]
 
@@ -123,6 +126,7 @@ def _start(state: State, event: Past) -> Findings:
     if token <= state.get("token", 0):
         yield "token_did_not_grow", f"{event.type} with token {token} after token {state.get('token')}"
     state.update(lease=event.lease, token=token, principal=event.principal_id, holder=event.holder)
+    state["since"] = clock.iso(event.at)
 
 
 def _end(state: State, event: Past) -> Findings:
@@ -133,7 +137,7 @@ def _end(state: State, event: Past) -> Findings:
     expired_at = event.data.get("expired_at")
     if event.type == "lease.reaped" and expired_at is not None and expired_at > clock.iso(event.at):
         yield "live_lease_reaped", f"{event.lease} was reaped before its expiry at {expired_at}"
-    state.update(lease=None, principal=None, holder=None)
+    state.update(lease=None, principal=None, holder=None, since=None)
 
 
 def _apply_to_task(state: State, event: Past) -> Findings:
@@ -143,7 +147,9 @@ def _apply_to_task(state: State, event: Past) -> Findings:
         wanted = "dead" if data.get("retried") else None
         if (task["state"] if task else None) != wanted:
             yield "task_queued_twice", f"put again after {task}"
-        state["task"] = {"state": "ready", "attempts": 0, "most": data.get("max_attempts")}
+        state["task"] = {
+            "state": "ready", "attempts": 0, "most": data.get("max_attempts"), "queue": data.get("queue")
+        }  # fmt: skip
         return
     if task is None:
         yield "task_without_beginning", f"{event.type} of a task that nobody put"
@@ -267,18 +273,21 @@ def apply_to_handoff(states: States, event: Past) -> Findings:
     key = (HANDOFF, "", event.data["handoff_id"])
     state = states.get(key)
     status = state["status"] if state else None
+    parties = {"giver": event.principal_id, "addressee": event.addressee_id}
+    if state and any(state.get(party, said) != said for party, said in parties.items()):
+        yield "handoff_differs", f"{event.type} between {parties}, which was {state}"
     if event.type == "handoff.created":
         if status is not None:
             yield "handoff_made_twice", f"{key[2]} was {status}"
-        states[key] = {"status": "pending"}
+        states[key] = {"status": "pending", **parties}
     elif event.type in RESOLVED:
         if status != "pending":
             yield "handoff_resolved_twice", f"{event.type} of {key[2]}, which was {status}"
-        states[key] = {"status": RESOLVED[event.type]}
+        states[key] = {**parties, **(state or {}), "status": RESOLVED[event.type]}
     elif event.type == "handoff.completed":
         if status != "accepted":
             yield "handoff_completed_wrongly", f"{key[2]} was {status}"
-        states[key] = {"status": "completed"}
+        states[key] = {**parties, **(state or {}), "status": "completed"}
 
 
 # --- what is over ------------------------------------------------------------------------------------------------

@@ -3,14 +3,18 @@
 Most of it is kept by a constraint, too: a restored or repaired database may have lost one.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import Count, Exists, F, Max, Min, OuterRef, Q
+from django.db import connection
+from django.db.models import Count, Exists, F, Max, Min, OuterRef, Q, QuerySet
 
 from handoffs.models import Checkpoint, CheckpointVersion, Handoff, OfferedLease
-from leasehub.events.models import Event, Feed
-from leasehub.identity.models import RememberedAnswer
+from handoffs.services import hash_of
+from leasehub.events.models import Event, Feed, WebhookEndpoint
+from leasehub.identity.models import ApiKey, Principal, RememberedAnswer
 from leases.models import LARGEST_TOKEN, Resource
 from leases.queues.models import LIVE, Task
 from pools.models import CommandRun, Pool, Request, Slot, public_request_id
@@ -32,6 +36,8 @@ def resource_is_whole(row: Resource) -> Iterator[tuple[str, str]]:
         return
     if row.expires_at <= row.heartbeat_at:
         yield "lease_born_dead", f"expires {row.expires_at}, beaten {row.heartbeat_at}"
+    if row.ttl_ms is not None and row.expires_at > row.heartbeat_at + timedelta(milliseconds=row.ttl_ms):
+        yield "lease_outlives_its_ttl", f"expires {row.expires_at}, beaten {row.heartbeat_at} for {row.ttl_ms} ms"
     if row.check_at > row.expires_at:
         yield "reaper_comes_late", f"expires {row.expires_at}, but is looked at from {row.check_at} on"
     if row.lifetime_ends_at is not None and row.expires_at > row.lifetime_ends_at:
@@ -70,8 +76,64 @@ def feed_is_dense(organization: int) -> Found:
             f"{seen['count']} events at {seen['first']} to {seen['last']},"
             f" not {last - pruned} at {pruned + 1} to {last}",
         )
+    highest = _highest_event_id()
+    if feed and max(feed.low_water, feed.candidate) > highest:
+        yield (
+            "feed_is_deaf",
+            "feed",
+            f"events up to {max(feed.low_water, feed.candidate)} count as numbered, and the last is {highest}:"
+            " those that come are not",
+        )
     if feed and Event.objects.filter(organization_id=organization, position=None, pk__lte=feed.low_water).exists():
         yield "event_below_low_water", "feed", f"an event with an id up to {feed.low_water} has no position"
+
+
+def _highest_event_id() -> int:
+    """The highest that was ever given, whatever was pruned since."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT pg_sequence_last_value(pg_get_serial_sequence('events_event', 'id')::regclass)")
+        else:
+            cursor.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'events_event'")
+        return cursor.fetchone()[0] or 0
+
+
+def event_ids_are_unique(organization: int) -> Found:
+    events = Event.objects.filter(organization_id=organization).order_by()
+    twice = events.values("event_id").annotate(times=Count("pk")).filter(times__gt=1)
+    for row in twice.iterator():
+        yield "event_id_twice", f"event evt_{row['event_id'].hex}", f"on {row['times']} rows"
+
+
+def webhooks_are_behind_the_feed(organization: int) -> Found:
+    tail = Feed.objects.filter(pk=organization).values_list("last_position", flat=True).first() or 0
+    beyond = WebhookEndpoint.objects.filter(organization_id=organization, deleted_at=None, cursor__gt=tail)
+    for endpoint in beyond.iterator():
+        yield "webhook_beyond_the_feed", endpoint.webhook_id, f"at {endpoint.cursor}, the feed at {tail}: it misses"
+
+
+def everything_is_of_its_organization(organization: int) -> Found:
+    """What names a principal or a key names one of the organization; of events the replay looks."""
+    parties: tuple[tuple[str, QuerySet[Any], tuple[str, ...], tuple[str, ...]], ...] = (
+        ("webhook", WebhookEndpoint.objects.filter(organization_id=organization), ("principal",), ("key",)),
+        ("request", Request.objects.filter(pool__organization_id=organization), ("principal",), ("key",)),
+        ("task", Task.objects.filter(queue__organization_id=organization), ("principal",), ()),
+        ("handoff", Handoff.objects.filter(organization_id=organization), ("giver", "addressee"), ()),
+        ("checkpoint", Checkpoint.objects.filter(organization_id=organization), ("principal",), ()),
+    )
+    for what, rows, principals, keys in parties:
+        for name in principals:
+            own = Principal.objects.filter(pk=OuterRef(f"{name}_id"), organization_id=organization)
+            for row in rows.exclude(Exists(own)).order_by("pk").values("pk", f"{name}_id").iterator():
+                yield "owned_from_outside", f"{what} {row['pk']}", f"its {name} is principal {row[f'{name}_id']}"
+        for name in keys:
+            own_keys = ApiKey.objects.filter(pk=OuterRef(f"{name}_id"), principal__organization_id=organization)
+            named = rows.filter(**{f"{name}__isnull": False}).exclude(Exists(own_keys))
+            for row in named.order_by("pk").values("pk", f"{name}_id").iterator():
+                yield "owned_from_outside", f"{what} {row['pk']}", f"its {name} is {row[f'{name}_id']}"
+    rotated = ApiKey.objects.filter(principal__organization_id=organization, rotated_from__isnull=False)
+    for key in rotated.exclude(rotated_from__principal=F("principal")).order_by("pk").iterator():
+        yield "owned_from_outside", key.key_id, "it was rotated from another principal's"
 
 
 def tasks_have_an_end(organization: int) -> Found:
@@ -186,6 +248,30 @@ def checkpoints_have_their_version(organization: int) -> Found:
         yield "checkpoint_without_version", checkpoint.checkpoint_id, f"its head says version {checkpoint.version}"
 
 
+def states_have_their_hash(organization: int) -> Found:
+    versions = CheckpointVersion.objects.filter(checkpoint__organization_id=organization)
+    for row in versions.select_related("checkpoint").order_by("pk").iterator(chunk_size=100):
+        head = row.checkpoint
+        name = f"{head.checkpoint_id} version {row.version}"
+        if row.version == head.version and row.state_hash != head.state_hash:
+            yield "checkpoint_has_another_hash", name, f"{row.state_hash}, by its head {head.state_hash}"
+        if hash_of(row.state) != row.state_hash and not _is_rewritten(row.state):
+            yield "checkpoint_has_another_hash", name, f"its state does not hash to {row.state_hash}"
+
+
+def _is_rewritten(state: Any) -> bool:
+    """Whether it has a number that PostgreSQL may give back in another form than it was hashed in: 1e+16, -0.0."""
+    text = json.dumps(state)
+    whole: list[float] = []
+    broken: list[float] = []
+    json.loads(
+        text,
+        parse_int=lambda digits: whole.append(float(digits)),
+        parse_float=lambda digits: broken.append(float(digits)),
+    )
+    return any(abs(number) >= 1e16 for number in whole) or 0 in broken
+
+
 def answers_are_whole(organization: int) -> Found:
     """A key's row and the effect are of one transaction: nobody can see one without the other."""
     half = RememberedAnswer.objects.filter(principal__organization_id=organization, status=None)
@@ -201,6 +287,9 @@ RULES: tuple[Callable[[int], Found], ...] = (
     leases_are_of_one_organization,
     lease_ids_are_unique,
     feed_is_dense,
+    event_ids_are_unique,
+    webhooks_are_behind_the_feed,
+    everything_is_of_its_organization,
     tasks_have_an_end,
     slots_and_leases_agree,
     slots_are_handed_out_clean,
@@ -208,5 +297,6 @@ RULES: tuple[Callable[[int], Found], ...] = (
     tickets_are_unique,
     handoffs_and_their_leases_agree,
     checkpoints_have_their_version,
+    states_have_their_hash,
     answers_are_whole,
 )
