@@ -12,6 +12,7 @@ from leasehub.api.rendering import data
 from leasehub.api.views import Operation, operation
 from leasehub.db import clock
 from leasehub.errors import NotFound, QuotaExceeded
+from leasehub.events.errors import CursorExpired
 from leasehub.events.types import TYPES
 from leasehub.events.webhooks import queries, services
 from leasehub.events.webhooks.addresses import LONGEST_URL
@@ -73,6 +74,7 @@ class DeliveryView(BaseModel):
     #: The webhook-id header: the same in every attempt and every replay.
     event_id: str
     position: int | None
+    #: The event's; ``webhook.test``; ``webhook.missed`` where events were moved out before they were sent.
     type: str
     purpose: Literal["feed", "replay", "test"]
     state: DeliveryState
@@ -231,7 +233,7 @@ class ReplayDeliveries(Operation):
         ring=OPERATE,
         body=ReplaySpan,
         answers={202: ReplayedSpan},
-        errors=[NotFound, QuotaExceeded],
+        errors=[NotFound, QuotaExceeded, CursorExpired],
         summary="Send the events between two positions again, in order",
     )
     def post(self, request: HttpRequest, webhook_id: str) -> HttpResponse:
@@ -308,7 +310,7 @@ def webhook_view(row: WebhookEndpoint) -> dict[str, Any]:
 
 
 def delivery_view(row: WebhookDelivery) -> dict[str, Any]:
-    due = row.endpoint.next_attempt_at if row.purpose == "feed" else row.next_attempt_at
+    due = row.next_attempt_at if row.purpose == "test" else row.endpoint.next_attempt_at
     return {
         "delivery_id": row.delivery_id,
         "webhook_id": row.endpoint.webhook_id,

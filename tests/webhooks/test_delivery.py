@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from leasehub.events.models import Event
+from leasehub.events.models import Event, Feed
 from leasehub.events.webhooks import courier, delivery, queries, services
 from leasehub.events.webhooks.models import WebhookDelivery, WebhookEndpoint
 from leasehub.events.webhooks.sending import Outcome
 from leasehub.identity import services as identity
-from tests.conftest import Caster, cast
+from tests.conftest import Caster, cast, error_of
 from tests.handoffs.conftest import sent
 from tests.webhooks.conftest import Subscribe, log, pending, row, send_all, send_until_done, shown
 from tests.webhooks.receiver import Receiver, status
@@ -540,7 +540,52 @@ def test_a_delivery_whose_event_retention_has_moved_out_is_over(
     assert "not kept" in log(operator, endpoint)[1]["error"]
 
 
-def test_a_replay_that_fails_holds_nothing_up_and_ends(
+def test_replays_keep_their_order_after_a_failure_and_share_the_pauses_of_their_endpoint(
+    agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver, clock: Any
+) -> None:
+    endpoint = subscribe()
+    for number in range(4):
+        agent.acquire(f"r{number}")
+    send_until_done()
+    clock.freeze(clock.now())
+    operator.post(f"webhooks/{endpoint['webhook_id']}/replay", {"after": 0})
+    receiver.got.clear()
+    receiver.behave = status(503, "Retry-After: 60")
+    assert len(send_all()) == 1 and send_all() == []
+    clock.move(seconds=59)
+    assert send_all() == []
+    clock.move(seconds=14)
+    assert len(send_all()) == 1
+    assert receiver.positions == [1, 1]
+    view, entry = shown(operator, endpoint), log(operator, endpoint, "?limit=1")[0]
+    assert (view["failures"], entry["next_attempt_at"]) == (2, view["next_attempt_at"])
+    agent.acquire("news")
+    assert send_all() == []
+    receiver.behave = status(200)
+    clock.move(seconds=72)
+    send_until_done()
+    assert receiver.positions == [1, 1, 5, 1, 2, 3, 4]
+    assert shown(operator, endpoint)["failures"] == 0
+
+
+def test_a_dead_receiver_is_not_hammered_by_replays(
+    agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver, clock: Any
+) -> None:
+    endpoint = subscribe()
+    for number in range(10):
+        agent.acquire(f"r{number}")
+    send_until_done()
+    clock.freeze(clock.now())
+    operator.post(f"webhooks/{endpoint['webhook_id']}/replay", {"after": 0})
+    receiver.behave = REFUSED
+    receiver.got.clear()
+    for _ in range(24 * 60):
+        clock.move(minutes=1)
+        send_all()
+    assert 9 <= len(receiver.got) <= 12
+
+
+def test_a_replay_that_fails_lets_the_feed_go_first_and_ends(
     agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver, clock: Any
 ) -> None:
     endpoint = subscribe()
@@ -549,9 +594,10 @@ def test_a_replay_that_fails_holds_nothing_up_and_ends(
     operator.post(f"webhooks/{endpoint['webhook_id']}/replay", {"after": 0})
     receiver.behave = REFUSED
     send_all()
-    receiver.behave = status(200)
     agent.acquire("two")
-    send_until_done()
+    receiver.behave = status(200)
+    clock.move(seconds=7)
+    send_all()
     assert receiver.positions == [1, 1, 2]
     receiver.behave = REFUSED
     for _ in range(10):
@@ -560,6 +606,34 @@ def test_a_replay_that_fails_holds_nothing_up_and_ends(
     replayed = next(entry for entry in log(operator, endpoint) if entry["purpose"] == "replay")
     assert (replayed["state"], replayed["attempts"]) == ("failed", delivery.REPLAY_TRIES)
     assert shown(operator, endpoint)["state"] == "active"
+
+
+def test_events_that_were_moved_out_before_they_were_sent_are_not_passed_over_in_silence(
+    agent: Caster, operator: Caster, subscribe: Subscribe, receiver: Receiver, organization: Any, clock: Any
+) -> None:
+    endpoint = subscribe()
+    path = f"webhooks/{endpoint['webhook_id']}"
+    receiver.behave = REFUSED
+    for number in range(5):
+        agent.acquire(f"r{number}")
+    send_all()
+    operator.post(f"{path}/pause")
+    Event.objects.filter(organization=organization, position__lte=3).delete()
+    Feed.objects.filter(pk=organization.pk).update(pruned_through=3)
+    receiver.behave = status(200)
+    receiver.got.clear()
+    operator.post(f"{path}/resume")
+    send_until_done()
+    assert receiver.positions == [4, 5]
+    newest, _, missed, begun = log(operator, endpoint)
+    assert (newest["position"], shown(operator, endpoint)["cursor"]) == (5, 5)
+    assert (begun["position"], begun["state"]) == (1, "failed")
+    assert (missed["type"], missed["state"], missed["position"]) == ("webhook.missed", "failed", None)
+    assert missed["error"] == "events 1 to 3 were moved out before they were sent"
+    assert operator.post(f"{path}/deliveries/{missed['delivery_id']}/replay").status_code == 400
+    refused = error_of(operator.post(f"{path}/replay", {"after": 2}))
+    assert (refused["status"], refused["code"], refused["oldest"]) == (410, "CURSOR_EXPIRED", 4)
+    assert operator.post(f"{path}/replay", {"after": 3}).json()["data"]["queued"] == 2
 
 
 def test_a_replay_of_an_event_that_is_not_kept_says_so(

@@ -87,9 +87,11 @@ def take(*, endpoint: int) -> Attempt | None:
         return None
     event: Event | None = None
     asked = _asked_for(row, at)
-    if asked is None:
+    if asked is None or asked.purpose == Purpose.REPLAY and asked.attempts:
+        # A replay that failed lets the feed go first, which one message must not stop.
         event = _next_event(row, at)
-        if event is None:
+        asked = asked if event is None else None
+        if asked is None and event is None:
             return None
     with transaction.atomic():
         claimed = _claimed(row, asked, event)
@@ -107,20 +109,30 @@ def _disable_orphan(endpoint: int, reason: str) -> None:
 
 
 def _asked_for(row: WebhookEndpoint, at: datetime) -> WebhookDelivery | None:
-    """The oldest test or replay that is due; of an endpoint that is not active tests alone."""
-    waiting = WebhookDelivery.objects.filter(endpoint=row, state="pending", next_attempt_at__lte=at)
-    purposes = [Purpose.TEST, Purpose.REPLAY] if row.state == State.ACTIVE else [Purpose.TEST]
+    """The oldest test, or replay when the endpoint is due; of one that is not active tests alone."""
+    waiting = WebhookDelivery.objects.filter(endpoint=row, state="pending")
+    purposes = [Purpose.TEST, Purpose.REPLAY] if _is_due(row, at) else [Purpose.TEST]
     return waiting.filter(purpose__in=purposes).order_by("pk").first()
+
+
+def _is_due(row: WebhookEndpoint, at: datetime) -> bool:
+    return row.state == State.ACTIVE and row.next_attempt_at <= at
 
 
 def _next_event(row: WebhookEndpoint, at: datetime) -> Event | None:
     """The first event after the cursor that concerns it, if it is due; the cursor passes over what does not."""
-    if row.state != State.ACTIVE or row.next_attempt_at > at or row.is_claimed(at):
+    if not _is_due(row, at) or row.is_claimed(at):
         return None
     last = queries.last_position(row.organization_id)
     end = min(last, row.cursor + queries.WINDOW)
     ahead = queries.concerning(row).filter(position__gt=row.cursor, position__lte=end)
     event = ahead.order_by("position").first()
+    # After the event was looked for: what is moved out in between is not passed over in silence.
+    if row.cursor < (gone := queries.moved_out_through(row.organization_id)):
+        if not _miss(row, gone):
+            return None
+        row.cursor = gone
+        return _next_event(row, at)
     # Where most events are of other types, not a write for each look.
     if event is None and (end - row.cursor >= SKIPPED_UNWRITTEN or at - row.next_attempt_at >= SKIPPED_UNWRITTEN_FOR):
         unchanged = WebhookEndpoint.objects.filter(pk=row.pk, cursor=row.cursor, claim=row.claim)
@@ -139,10 +151,10 @@ def _claimed(
     at = clock.now()
     if locked is None or locked.is_claimed(at):
         return None
+    if (asked is None or asked.purpose == Purpose.REPLAY) and not _is_due(locked, at):
+        return None
     if asked is None:
         assert event is not None
-        if locked.state != State.ACTIVE or locked.next_attempt_at > at:
-            return None
         delivery = _of_feed(row, event, at)
     else:
         found = WebhookDelivery.objects.filter(pk=asked.pk, state="pending").first()
@@ -155,6 +167,33 @@ def _claimed(
     locked.claim, locked.claimed_until = uuid.uuid4(), at + CLAIM
     locked.save(update_fields=["claim", "claimed_until"])
     return delivery, locked.claim, at
+
+
+@transaction.atomic
+def _miss(row: WebhookEndpoint, through: int) -> bool:
+    """Moves the cursor over events that are not on file any more, and says so in the log; False: it has changed."""
+    unchanged = WebhookEndpoint.objects.filter(
+        pk=row.pk, deleted_at=None, state=row.state, cursor=row.cursor, claim=row.claim
+    )
+    locked = lock_rows(unchanged, skip_locked=True).first()
+    at = clock.now()
+    if locked is None or locked.is_claimed(at):
+        return False
+    begun = WebhookDelivery.objects.filter(endpoint=row, state="pending", purpose=Purpose.FEED)
+    begun.filter(position__lte=through).update(state=WebhookDelivery.State.FAILED, ended_at=at, error=NOT_KEPT)
+    WebhookDelivery.objects.create(
+        endpoint=row,
+        purpose=Purpose.FEED,
+        event_id=uuid.uuid4(),
+        type=services.MISSED_TYPE,
+        state=WebhookDelivery.State.FAILED,
+        error=f"events {row.cursor + 1} to {through} were moved out before they were sent",
+        created_at=at,
+        ended_at=at,
+    )
+    locked.cursor = through
+    locked.save(update_fields=["cursor"])
+    return True
 
 
 def _of_feed(row: WebhookEndpoint, event: Event, at: datetime) -> WebhookDelivery:
@@ -252,25 +291,26 @@ def _succeeded(row: WebhookEndpoint, delivery: WebhookDelivery, at: datetime) ->
     delivery.state, delivery.ended_at, delivery.next_attempt_at = WebhookDelivery.State.DELIVERED, at, None
     # The receiver is well: whatever waits need wait no longer.
     row.next_attempt_at, row.last_delivered_at = at, at
+    if delivery.purpose == Purpose.TEST:
+        return
+    row.failures, row.failing_since = 0, None
     if delivery.purpose == Purpose.FEED:
         assert delivery.position is not None
-        row.cursor, row.failures, row.failing_since = delivery.position, 0, None
+        row.cursor = delivery.position
 
 
 def _failed(
     row: WebhookEndpoint, delivery: WebhookDelivery, outcome: Outcome, at: datetime, *, is_hopeless: bool
 ) -> None:
-    if delivery.purpose == Purpose.FEED:
+    if delivery.purpose == Purpose.FEED or delivery.purpose == Purpose.REPLAY and not is_hopeless:
+        # Replays are told to the same receiver: whatever waits for it waits as long.
         row.failures += 1
         row.failing_since = row.failing_since or at
         # The last try comes when the time is up, not hours later.
         row.next_attempt_at = min(at + pause(row.failures, outcome), max(at, row.failing_since + DISABLED_AFTER))
-        return
     tries = 1 if delivery.purpose == Purpose.TEST or is_hopeless else REPLAY_TRIES
-    if delivery.attempts >= tries:
+    if delivery.purpose != Purpose.FEED and delivery.attempts >= tries:
         delivery.state, delivery.ended_at, delivery.next_attempt_at = WebhookDelivery.State.FAILED, at, None
-    else:
-        delivery.next_attempt_at = at + pause(delivery.attempts, outcome)
 
 
 def _give_up(row: WebhookEndpoint, outcome: Outcome, at: datetime) -> None:

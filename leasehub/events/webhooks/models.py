@@ -46,7 +46,7 @@ class WebhookEndpoint(models.Model):
     reason = models.CharField(max_length=200, blank=True)
     disabled_at = models.DateTimeField(null=True)
     cursor = models.BigIntegerField(default=0)
-    #: Of the event after the cursor: attempts in a row that failed, and since when.
+    #: Attempts in a row that failed, of the event after the cursor or of replays, and since when.
     failures = models.PositiveIntegerField(default=0)
     failing_since = models.DateTimeField(null=True)
     next_attempt_at = models.DateTimeField()
@@ -116,7 +116,7 @@ class WebhookDelivery(models.Model):
     error = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField()
     attempted_at = models.DateTimeField(null=True)
-    #: Of a replay or a test; what the feed brings is due when its endpoint is.
+    #: Of a test; what the feed brings, and replays, are due when their endpoint is.
     next_attempt_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     took_ms = models.PositiveIntegerField(null=True)

@@ -78,18 +78,21 @@ def last_position(organization: int) -> int:
     return Feed.objects.filter(pk=organization).values_list("last_position", flat=True).first() or 0
 
 
+def moved_out_through(organization: int) -> int:
+    """The highest position whose event retention has moved out."""
+    return Feed.objects.filter(pk=organization).values_list("pruned_through", flat=True).first() or 0
+
+
 def due(at: datetime) -> QuerySet[WebhookEndpoint]:
     """The endpoints with something to send that nobody is sending, whoever has waited longest first."""
-    waiting = WebhookDelivery.objects.filter(endpoint=OuterRef("pk"), state="pending", next_attempt_at__lte=at)
-    from_feed = Q(state=State.ACTIVE, next_attempt_at__lte=at) & _behind()
-    # A test is made of a paused endpoint as well.
-    asked_for = (Q(state=State.ACTIVE) & Exists(waiting.exclude(purpose="feed"))) | Exists(
-        waiting.filter(purpose="test")
-    )
+    waiting = WebhookDelivery.objects.filter(endpoint=OuterRef("pk"), state="pending")
+    its_turn = Q(state=State.ACTIVE, next_attempt_at__lte=at) & (_behind() | Exists(waiting.filter(purpose="replay")))
+    # A test is made of a paused endpoint as well, and at once.
+    tested = Exists(waiting.filter(purpose="test"))
     return (
         WebhookEndpoint.objects.filter(deleted_at=None)
         .filter(Q(claimed_until=None) | Q(claimed_until__lte=at))
-        .filter(from_feed | asked_for)
+        .filter(its_turn | tested)
         .order_by(F("next_attempt_at").asc())
     )
 

@@ -11,6 +11,7 @@ from leasehub.db import clock
 from leasehub.db.locks import lock_rows
 from leasehub.errors import NotFound, QuotaExceeded, ValidationError
 from leasehub.events import journal
+from leasehub.events.errors import CursorExpired
 from leasehub.events.queries import extent
 from leasehub.events.types import TYPES
 from leasehub.events.webhooks import addresses, queries, signing
@@ -29,6 +30,8 @@ ROTATION_OVERLAP_SECONDS = 24 * 3600
 LONGEST_OVERLAP_SECONDS = 7 * 24 * 3600
 #: The type of a test's message: no event of the feed has it.
 TEST_TYPE = "webhook.test"
+#: The type of the log's entry for events that were moved out before they were sent: no message has it.
+MISSED_TYPE = "webhook.missed"
 FORGET_BATCH = 1000
 
 
@@ -134,17 +137,18 @@ def test(*, organization: int, webhook_id: str) -> WebhookDelivery:
 def replay_delivery(*, organization: int, webhook_id: str, delivery_id: str) -> WebhookDelivery:
     """Has a message sent again, with the same webhook-id; one that is still pending is tried at once.
 
-    Raises NotFound, QuotaExceeded, ValidationError for a test.
+    Raises NotFound, QuotaExceeded, ValidationError for a test and for what was moved out.
     """
     row = _locked(organization, webhook_id)
     meant = queries.delivery(endpoint=row, delivery_id=delivery_id)
     now = clock.now()
     if meant.purpose == Purpose.TEST:
         raise ValidationError("A test is not replayed: send another one.", delivery_id="is a test")
+    if meant.type == MISSED_TYPE:
+        raise ValidationError("What was moved out is not replayed: it is not kept.", delivery_id="is of no event")
     if meant.state == WebhookDelivery.State.PENDING:
-        due = row if meant.purpose == Purpose.FEED else meant
-        due.next_attempt_at = now
-        due.save(update_fields=["next_attempt_at"])
+        row.next_attempt_at = now
+        row.save(update_fields=["next_attempt_at"])
         return meant
     _check_quota(row, 1)
     return WebhookDelivery.objects.create(
@@ -164,7 +168,9 @@ def replay(
     """Has the events between two positions sent again that it was told of, or would have been, in order.
 
     Answers how many, and the position to go on after when there were more than may wait at once, or more positions
-    than one call looks at. What the feed is still to bring is not among them. Raises NotFound, QuotaExceeded.
+    than one call looks at. What the feed is still to bring is not among them.
+
+    Raises NotFound, QuotaExceeded, CursorExpired when some of them are moved out.
     """
     # Before any lock: where few events are of its types the look is long.
     row = queries.endpoint(organization=organization, webhook_id=webhook_id)
@@ -172,6 +178,9 @@ def replay(
     end = min(last, after + queries.WINDOW)
     span = queries.concerning(row).filter(position__gt=after, position__lte=end).order_by("position")
     found = list(span.values_list("event_id", "position", "type")[: MOST_REPLAYS + 1])
+    # After they were read: what is moved out in between is told as well.
+    if after < (known := extent(organization=organization)).start:
+        raise CursorExpired(known)
     with transaction.atomic():
         row = _locked(organization, webhook_id)
         room = _check_quota(row, 1)
