@@ -18,7 +18,6 @@ DROP FUNCTION lease_reap_due(integer, text[]);
 DROP FUNCTION lease_release(bigint, uuid, bigint, text[]);
 DROP FUNCTION lease_heartbeats(bigint, uuid[], bigint[]);
 DROP FUNCTION lease_heartbeat(bigint, uuid, bigint, bigint);
-DROP FUNCTION lease_grant(bigint, text, text, bigint, text, bigint, jsonb, text, bigint, bigint, jsonb);
 DROP FUNCTION lease_acquire(bigint, text, text, text, bigint, boolean, text, jsonb, bigint);
 DROP FUNCTION lease_previous(leases_resource);
 DROP FUNCTION lease_unseen(bigint);

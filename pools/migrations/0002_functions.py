@@ -24,6 +24,6 @@ def backwards(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("pools", "0001_initial"), ("leases", "0004_task_functions")]
+    dependencies = [("pools", "0001_initial"), ("leases", "0006_functions_again")]
 
     operations = [migrations.RunPython(forwards, backwards)]

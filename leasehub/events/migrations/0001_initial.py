@@ -51,7 +51,7 @@ class Migration(migrations.Migration):
             options={
                 'default_permissions': ('view',),
                 'indexes': [models.Index(condition=models.Q(('position__isnull', True)), fields=['organization', 'id'], name='event_unstamped'), models.Index(condition=models.Q(('lease_id__isnull', False)), fields=['lease_id'], name='event_by_lease'), models.Index(condition=models.Q(('previous_lease_id__isnull', False)), fields=['previous_lease_id'], name='event_by_previous_lease'), models.Index(fields=['organization', 'resource_type', 'resource_id', 'id'], name='event_by_resource'), models.Index(condition=models.Q(('type__in', ['lease.reaped', 'task.dead'])), fields=['organization', '-id'], name='event_reaped'), models.Index(condition=models.Q(('type__in', ('lease.acquired', 'lease.released', 'lease.reaped', 'task.queued', 'task.claimed', 'task.completed', 'pool.queued', 'pool.granted', 'pool.released')), _negated=True), fields=['type', 'id'], name='event_by_rare_type')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('position__isnull', False)), fields=('organization', 'position'), name='event_position_is_unique')],
+                'constraints': [models.UniqueConstraint(fields=('organization', 'position'), name='event_position_is_unique')],
             },
         ),
     ]
