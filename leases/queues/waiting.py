@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = "leasehub_task"
 LOOK_SECONDS = 0.2
+#: After a look that failed.
+FAILED_SECONDS = 1.0
 #: For how long a queue counts as waited at after somebody did; renewed while somebody does.
 AWAITED_SECONDS = 5
 #: How long the thread stays when nobody waits any more.
@@ -129,7 +131,12 @@ class Watch:
             # They go on waiting, and each of them meets the failure itself when its time is up.
             logger.warning("cannot look for tasks: %s", str(error).strip().splitlines()[:1])
             connection.close()
-            time.sleep(1)
+            time.sleep(FAILED_SECONDS)
+        except Exception:
+            # Without this thread all who wait would wait for nothing, and nobody would start another.
+            logger.exception("looking for tasks for those who wait failed")
+            connection.close()
+            time.sleep(FAILED_SECONDS)
 
 
 watch = Watch()
@@ -175,7 +182,8 @@ def _rung(queues: dict[int, Spot]) -> list[Spot]:
     connection.ensure_connection()
     raw = connection.connection
     if getattr(connection, "leasehub_listens", None) is not raw:
-        raw.execute(f"LISTEN {CHANNEL}")
+        with connection.wrap_database_errors:
+            raw.execute(f"LISTEN {CHANNEL}")
         connection.leasehub_listens = raw  # type: ignore[attr-defined]
     with connection.wrap_database_errors:
         rung = [int(notify.payload) for notify in raw.notifies(timeout=LOOK_SECONDS, stop_after=1)]

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection, connections
 
 from leasehub.api import waiting as places
+from leases.queues import waiting as task_waiting
 from leases.queues.models import Queue
 from leases.queues.waiting import CHANNEL, _say_awaited, watch
 from tests.conftest import Caster, error_of
@@ -65,6 +66,27 @@ def until(condition: Callable[[], bool]) -> None:
 
 def answered(sent: "Future[Any]") -> Any:
     return sent.result(timeout=15)
+
+
+def test_a_look_that_fails_leaves_nobody_waiting_for_nothing(
+    agent: Caster, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it fails with: the thread goes on, since nobody would start another."""
+    looks: list[None] = []
+    known = task_waiting._known
+
+    def fails_at_first(spots: Any) -> Any:
+        looks.append(None)
+        if len(looks) == 1:
+            raise RuntimeError("not of the database")
+        return known(spots)
+
+    monkeypatch.setattr(task_waiting, "FAILED_SECONDS", 0.05)
+    monkeypatch.setattr(task_waiting, "_known", fails_at_first)
+    sent = waiting()
+    until(lambda: len(looks) > 1)
+    put(agent)
+    assert answered(sent).status_code == 200
 
 
 def test_a_task_that_is_put_wakes_who_waits(agent: Caster, waiting: Waiting) -> None:
