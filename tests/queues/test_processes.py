@@ -18,7 +18,7 @@ from leases.queues.engines import NewTask
 from leases.queues.models import Task
 from tests.conftest import Caster
 from tests.queues.conftest import claim, engines
-from tests.queues.workers import forked, work_until
+from tests.queues.workers import forked, until, work_until
 from tests.replay import assert_the_journal_gives_the_state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.processes]
@@ -154,10 +154,3 @@ def test_a_younger_task_never_overtakes_one_that_both_could_see(agent: Caster, t
 
 def read(log: Path) -> list[str]:
     return log.read_text().splitlines()
-
-
-def until(condition: Any) -> None:
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)

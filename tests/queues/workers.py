@@ -11,14 +11,20 @@ from typing import Any
 
 from django.db import connections
 
+from leasehub.db.sqlite.base import is_connected
 from leasehub.errors import DomainError, Unavailable
 from leasehub.identity.authentication import Caller
 from leases.queues import services
 
 
 def forked(work: Callable[[], Any]) -> int:
-    """The pid of a process that does this and nothing else."""
+    """The pid of a process that does this and nothing else.
+
+    It may not open SQLite while a thread of this one has it open, as those that look for waiting calls have for a
+    while after the last one.
+    """
     connections.close_all()
+    until(lambda: not is_connected())
     if pid := os.fork():
         return pid
     status = 1
@@ -30,6 +36,13 @@ def forked(work: Callable[[], Any]) -> int:
     finally:
         # Without pytest's own ending, which belongs to the parent.
         os._exit(status)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
 
 
 def work_until(stop: Path, *, caller: Caller, queue: str, seed: int, log: Path) -> None:

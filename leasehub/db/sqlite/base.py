@@ -1,10 +1,13 @@
 """Django's SQLite backend, with every outermost transaction and autocommit write behind the writer lock."""
 
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.sqlite3 import base
 from django.db.utils import OperationalError
 
@@ -26,11 +29,36 @@ class Cursor(base.SQLiteCursorWrapper):
             return super().executemany(query, param_list)
 
 
+#: Those of this process that have connected to a file, in whatever thread.
+_wrappers: "weakref.WeakSet[DatabaseWrapper]" = weakref.WeakSet()
+_parent_was_connected = False
+
+
+def is_connected() -> bool:
+    return any(wrapper.connection is not None for wrapper in _wrappers)
+
+
+def _look_at_parent() -> None:
+    global _parent_was_connected
+    _parent_was_connected = is_connected()
+
+
+os.register_at_fork(after_in_child=_look_at_parent)
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     _holds_writer_lock = False
 
     def get_new_connection(self, conn_params: Any) -> Any:
+        if _parent_was_connected:
+            # SQLite would rely on locks of the file that only the parent has, and corrupt it
+            # (https://www.sqlite.org/howtocorrupt.html, 2.6).
+            raise ImproperlyConfigured(
+                "This process was forked while SQLite was open in its parent: it may not open it."
+            )
         connection = super().get_new_connection(conn_params)
+        if not self.is_in_memory_db():
+            _wrappers.add(self)
         connection.create_function("leasehub_now", 0, lambda: clock.now().isoformat(" "))
         return connection
 
