@@ -114,10 +114,14 @@ def has_ended(process: int) -> bool:
 
 @pytest.mark.processes
 def test_a_prefork_worker_reaps(bootstrapped: Installation):
-    """`celery -A leasehub worker`, as a fleet runs it; with beat inside, since the test's broker is in memory."""
+    """`celery -A leasehub worker`, as a fleet runs it; with beat inside, since the test's broker is in memory.
+
+    Beat begins when the processes were forked: they may not open SQLite if it has it open by then.
+    """
     expire(bootstrapped, "first", count=5)
     code = (
-        "from leasehub.celery import app; from leasehub.beat import Beat; beat = Beat(app); beat.start();"
+        "from celery.signals import worker_ready; from leasehub.celery import app; from leasehub.beat import Beat;"
+        "beat = Beat(app); worker_ready.connect(lambda **_: beat.start(), weak=False);"
         "app.worker_main(['worker', '--pool=prefork', '--concurrency=2', '--loglevel=WARNING'])"
     )
     worker = bootstrapped.start(sys.executable, "-c", f"import django; django.setup(); {code}")

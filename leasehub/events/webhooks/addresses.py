@@ -20,10 +20,11 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 #: Everything else of IPv6 is no ordinary destination: link-local, unique local, IPv4-compatible, NAT64 of a site …
 UNICAST = ipaddress.IPv6Network("2000::/3")
-#: What Python 3.11 calls global, and nobody's server has.
+#: What one Python 3.11 or another calls global, and nobody's server has.
 NOT_PUBLIC = (
     ipaddress.ip_network("192.0.0.0/24"),
     ipaddress.ip_network("192.88.99.0/24"),
+    ipaddress.ip_network("2001::/23"),
     ipaddress.ip_network("3fff::/20"),
 )
 # Of a name only what a resolver takes: no percent signs, no control characters that would reach the request.
