@@ -19,6 +19,7 @@ from handoffs import credentials, queries
 from handoffs.errors import NotTheAddressee, NotTheGiver
 from handoffs.models import MAX_HOPS, Handoff, OfferedLease
 from leasehub.db import clock
+from leasehub.db.inserts import insert
 from leasehub.db.locks import lock_rows
 from leasehub.errors import NotFound, ValidationError
 from leasehub.events.journal import record
@@ -87,7 +88,7 @@ def send(
     at = clock.now()
     if accept_by is not None and not at < accept_by <= at + LONGEST_WAIT:
         raise ValidationError("accept_by must be in the future, within a year.", accept_by="must be in the future")
-    handoff = Handoff.objects.create(
+    handoff = Handoff(
         organization_id=actor.organization,
         giver_id=actor.principal,
         addressee=addressee,
@@ -104,12 +105,15 @@ def send(
         accept_by=accept_by,
         created_at=at,
     )
+    insert(handoff)
     OfferedLease.objects.bulk_create(
-        OfferedLease(
-            handoff=handoff, lease_id=row.lease_id, resource_type=row.resource_type, resource_id=row.resource_id
-        )
-        for row in offered
-        if row.lease_id is not None
+        [
+            OfferedLease(
+                handoff=handoff, lease_id=row.lease_id, resource_type=row.resource_type, resource_id=row.resource_id
+            )
+            for row in offered
+            if row.lease_id is not None
+        ]
     )
     _record(
         "handoff.created",

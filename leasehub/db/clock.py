@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from django.db import connection
 from django.db.models import DateTimeField, Func
 
+from leasehub.db import functions
 from leasehub.db.sqlite import clock as sqlite_clock
 
 
@@ -18,9 +19,8 @@ def now() -> datetime:
     if connection.vendor == "sqlite":
         # The same machine's clock, without the round trip through SQL.
         return sqlite_clock.now()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT leasehub_now()")
-        at: datetime = cursor.fetchone()[0]
+    ((at,),) = functions.read("SELECT leasehub_now()")
+    assert isinstance(at, datetime)
     return at
 
 

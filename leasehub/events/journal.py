@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ParamSpec
 
+from leasehub.db.inserts import insert
 from leasehub.events.models import Event
 
 Members = ParamSpec("Members")
@@ -52,7 +53,10 @@ def record_all(events: list[Event]) -> None:
 
     The caller holds the locks of the rows that changed, which is what orders the feed.
     """
-    Event.objects.bulk_create(events)
+    if len(events) == 1:
+        insert(events[0])
+    else:
+        Event.objects.bulk_create(events)
 
 
 def _recorded(make: Callable[Members, Event]) -> Callable[Members, None]:

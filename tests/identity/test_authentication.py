@@ -150,9 +150,8 @@ def test_the_key_is_found_by_its_index(agent: Caster) -> None:
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("ANALYZE identity_apikey")
-        cursor.execute(
-            ("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + query.replace("%", "%%")
-        )
+        explain = "EXPLAIN" if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
+        cursor.execute(f"{explain} {query}", [secrets[0]])
         plan = str(cursor.fetchall())
     assert "identity_apikey_secret_sha256" in plan or "(secret_sha256=?)" in plan, plan
 
