@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from leasehub.db import clock
-from leasehub.db.locks import lock_rows
+from leasehub.db.locks import locked_row
 from leasehub.errors import Forbidden, NotFound, QuotaExceeded
 from leasehub.events.journal import record
 from leasehub.identity.authentication import Caller
@@ -667,7 +667,7 @@ def _check_broken(pool: Pool, *, at: datetime) -> None:
 
 def locked_pool(organization: int, name: str) -> Pool:
     """The pool's row, locked: nothing else of the pool changes meanwhile. Raises NotFound."""
-    found = lock_rows(queries.pools(organization=organization).filter(name=name)).first()
+    found = locked_row(Pool, organization_id=organization, name=name)
     if found is None:
         raise NotFound
     return found

@@ -5,14 +5,42 @@ and planned anew for every call.
 """
 
 import select
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.types.numeric import Int8
 
 Row = tuple[Any, ...]
+
+
+@dataclass
+class Aside:
+    """A question whose answer is one value, asked along with the next call of one row: both take one round trip."""
+
+    sql: str
+    parameters: Sequence[Any]
+    is_answered: bool = False
+    answer: Any = None
+
+
+_aside: ContextVar[Aside | None] = ContextVar("aside", default=None)
+
+
+@contextmanager
+def asking_aside(sql: str, parameters: Sequence[Any]) -> Iterator[Aside]:
+    """What is asked sees the database as it was before the call that it goes along with; it may go along with none."""
+    aside = Aside(sql, parameters)
+    token = _aside.set(aside)
+    try:
+        yield aside
+    finally:
+        _aside.reset(token)
 
 
 def call_one(sql: str, parameters: Sequence[Any]) -> Row:
@@ -21,9 +49,16 @@ def call_one(sql: str, parameters: Sequence[Any]) -> Row:
     Nothing is repeated here: whether the call took effect is unknown then, and only the caller can tell whether
     repeating it is harmless.
     """
-    row = _executed(sql, parameters).fetchone()
+    aside = _aside.get()
+    if aside is None or aside.is_answered:
+        row = _executed(sql, parameters).fetchone()
+        assert row is not None
+        return row
+    both = f"SELECT called.*, ({aside.sql}) FROM ({sql}) AS called"
+    row = _executed(both, (*aside.parameters, *parameters)).fetchone()
     assert row is not None
-    return row
+    aside.is_answered, aside.answer = True, row[-1]
+    return row[:-1]
 
 
 def call_many(sql: str, parameters: Sequence[Any], *, just_used: bool = False) -> list[Row]:
@@ -40,6 +75,12 @@ def read(sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         cursor.execute(sql, parameters)
         rows: list[Row] = cursor.fetchall()
         return rows
+
+
+def typed(value: Any) -> Any:
+    """A parameter of a statement that is prepared once for each combination of types: psycopg has a type for each
+    size of a number."""
+    return Int8(value) if type(value) is int else value
 
 
 def _executed(sql: str, parameters: Sequence[Any], *, just_used: bool = False) -> "psycopg.Cursor[Row]":

@@ -53,6 +53,10 @@ def record_all(events: list[Event]) -> None:
 
     The caller holds the locks of the rows that changed, which is what orders the feed.
     """
+    _insert(events)
+
+
+def _insert(events: list[Event]) -> None:
     if len(events) == 1:
         insert(events[0])
     else:

@@ -24,7 +24,7 @@ import leasehub
 from leasehub.api import parsing, rendering
 from leasehub.api.failures import InternalError as Failed
 from leasehub.api.views import BEFORE_THE_SERVICE
-from leasehub.db import failures
+from leasehub.db import failures, functions
 from leasehub.errors import DomainError, MethodNotAllowed, Unauthenticated, ValidationError
 from leasehub.identity.authentication import Caller, authenticate, check_key, recognize
 from leasehub.mcp import notices, refusals
@@ -173,28 +173,30 @@ class LeaseHubServer(MCPServer):
 
 def _carried_out(act: Act, call: Call, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """The answer, and whether it is a refusal. Raises Unauthenticated alone."""
-    try:
-        answer, refused = act(call, arguments), False
-    except Unauthenticated:
-        raise
-    except DomainError as error:
-        answer, refused = refusals.told(error), True
-    except (OperationalError, InterfaceError) as error:
-        return refusals.told(failures.unavailable(error)), True
-    except InternalError as error:
-        if failures.is_read_only(error):
+    reader = call.reader(arguments)
+    with notices.looked_up_along(call.caller, reader) as aside:
+        try:
+            answer, refused = act(call, arguments), False
+        except Unauthenticated:
+            raise
+        except DomainError as error:
+            answer, refused = refusals.told(error), True
+        except (OperationalError, InterfaceError) as error:
             return refusals.told(failures.unavailable(error)), True
-        raise
-    except Exception:
-        logger.exception("the tool %s failed", act.name)
-        return refusals.told(Failed()), True
-    return {**answer, **_noticed(call, arguments)}, refused
+        except InternalError as error:
+            if failures.is_read_only(error):
+                return refusals.told(failures.unavailable(error)), True
+            raise
+        except Exception:
+            logger.exception("the tool %s failed", act.name)
+            return refusals.told(Failed()), True
+    return {**answer, **_noticed(call.caller, reader, aside)}, refused
 
 
-def _noticed(call: Call, arguments: dict[str, Any]) -> dict[str, Any]:
+def _noticed(caller: Caller, reader: str, aside: functions.Aside | None) -> dict[str, Any]:
     """The notices; none when they cannot be had just now: the tool has been carried out and must be answered for."""
     try:
-        return notices.told(call.caller, call.reader(arguments))
+        return notices.told(caller, reader, aside)
     except Error as error:
         logger.warning("no notices: %s", str(error).strip().splitlines()[:1])
         return {}

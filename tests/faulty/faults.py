@@ -393,9 +393,8 @@ FAULTS = [
         python=[
             (
                 JOURNAL,
-                "    Event.objects.bulk_create(events)",
-                "    from django.db import transaction\n"
-                "    transaction.on_commit(lambda: Event.objects.bulk_create(events))",
+                "    _insert(events)",
+                "    from django.db import transaction\n    transaction.on_commit(lambda: _insert(events))",
             )
         ],
     ),
@@ -405,9 +404,8 @@ FAULTS = [
         python=[
             (
                 JOURNAL,
-                "    Event.objects.bulk_create(events)",
-                "    from tests.concurrency.waiting import elsewhere\n"
-                "    elsewhere(lambda: Event.objects.bulk_create(events))",
+                "    _insert(events)",
+                "    from tests.concurrency.waiting import elsewhere\n    elsewhere(lambda: _insert(events))",
             )
         ],
         needs_postgresql=True,
