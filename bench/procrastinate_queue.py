@@ -27,6 +27,12 @@ class Jobs:
     def script(self) -> str:
         return f"SELECT * FROM procrastinate_fetch_job_v2(ARRAY['bench']::varchar[], {self.worker}::bigint);\n"
 
+    def check_that_some_are_left(self) -> None:
+        """Raises RuntimeError when the queue ran dry: of nothing much can be fetched in a second."""
+        with psycopg.connect(self.url) as connection:
+            if connection.execute("SELECT FROM procrastinate_jobs WHERE status = 'todo' LIMIT 1").fetchone() is None:
+                raise RuntimeError("the queue ran dry")
+
     def fetched_a_second(self, *, clients: int, seconds: float) -> float:
         return asyncio.run(self._fetch(clients, seconds))
 

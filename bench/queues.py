@@ -24,6 +24,10 @@ INSERT INTO leases_taskcontent (task_id, payload)
 SELECT task.id, '{"n": 1}' FROM leases_task AS task JOIN leases_queue AS queue ON queue.id = task.queue_id
 WHERE queue.name = %(queue)s AND NOT EXISTS (SELECT FROM leases_taskcontent AS known WHERE known.task_id = task.id)
 """
+LEFT = """
+SELECT FROM leases_task AS task JOIN leases_queue AS queue ON queue.id = task.queue_id
+WHERE queue.name = %s AND task.state = 'ready' LIMIT 1
+"""
 SETTLED = ("VACUUM ANALYZE leases_task", "VACUUM ANALYZE leases_taskcontent", "CHECKPOINT")
 JOBS = """
 INSERT INTO conventional_job (queue, priority, payload, state, attempts, created_at)
@@ -61,6 +65,16 @@ def claim_script(base: Ground, queue: str, count: int = 1) -> str:
     )
 
 
+def claimed_a_second(base: Ground, queue: str, *, clients: int, seconds: int, count: int = 1) -> float:
+    """Raises WrongAnswer when the queue ran dry: of nothing much can be claimed in a second."""
+    rate = count * pgbench.rate(base.url, claim_script(base, queue, count), clients=clients, seconds=seconds)
+    with base.connect() as connection:
+        left = connection.execute(LEFT, [queue]).fetchone()
+    if left is None:
+        raise load.WrongAnswer(f"the queue {queue} ran dry")
+    return rate
+
+
 def _talk(body: bytes, token: str, path: str = "/v1/leases/hot-claim", scheme: str = "Bearer") -> load.Talk:
     asked = load.request("POST", path, body, token, scheme)
     while True:
@@ -70,8 +84,7 @@ def _talk(body: bytes, token: str, path: str = "/v1/leases/hot-claim", scheme: s
 def _over_http(plan: Plan, base: Ground) -> Iterator[Row]:
     body = json.dumps({"queue": "bench", "ttl_seconds": 600}).encode()
     conventional = {**base.environment, "DJANGO_SETTINGS_MODULE": ground.SETTINGS}
-    depth = plan.rounds * plan.seconds * 12_000
-    script = claim_script(base, "bench")
+    depth = plan.rounds * plan.seconds * 20_000
     fill(base, "bench", depth)
     base.execute(JOBS, "VACUUM ANALYZE conventional_job", last=depth)
     with (
@@ -89,7 +102,7 @@ def _over_http(plan: Plan, base: Ground) -> Iterator[Row]:
 
         over_http(1), conventionally(1)
         sides: dict[str, Callable[[], float]] = {
-            FUNCTION: lambda: pgbench.rate(base.url, script, clients=8, seconds=plan.seconds),
+            FUNCTION: lambda: claimed_a_second(base, "bench", clients=8, seconds=plan.seconds),
             HTTP: over_http,
             CONVENTIONAL: conventionally,
         }
@@ -105,15 +118,19 @@ def _over_http(plan: Plan, base: Ground) -> Iterator[Row]:
             yield LeftOut(bare, procrastinate_queue.MISSING)
             return
         yield ratio(what, seen, HTTP, PROCRASTINATE, Goal(1))
-        ours, theirs = "task_claim", "procrastinate_fetch_job_v2"
+    ours, theirs = "task_claim", "procrastinate_fetch_job_v2"
+    fill(base, "bare", depth)
+    with procrastinate_queue.filled(depth) as jobs:
+        assert jobs is not None
         turns = in_turns(
             plan.rounds,
             {
-                ours: lambda: pgbench.rate(base.url, script, clients=4, seconds=plan.seconds),
+                ours: lambda: claimed_a_second(base, "bare", clients=4, seconds=plan.seconds),
                 theirs: lambda: pgbench.rate(jobs.url, jobs.script, clients=4, seconds=plan.seconds),
             },
         )
         yield ratio(bare, turns, ours, theirs, Goal(1.4))
+        jobs.check_that_some_are_left()
 
 
 def _many_at_once(plan: Plan, base: Ground) -> Row:
@@ -122,10 +139,8 @@ def _many_at_once(plan: Plan, base: Ground) -> Row:
     seen = in_turns(
         plan.rounds,
         {
-            ten: lambda: (
-                10 * pgbench.rate(base.url, claim_script(base, "batches", 10), clients=4, seconds=plan.seconds)
-            ),
-            one: lambda: pgbench.rate(base.url, claim_script(base, "batches"), clients=4, seconds=plan.seconds),
+            ten: lambda: claimed_a_second(base, "batches", clients=4, seconds=plan.seconds, count=10),
+            one: lambda: claimed_a_second(base, "batches", clients=4, seconds=plan.seconds),
         },
     )
     return ratio("tasks a second, claimed ten at once, 4 clients, against one at a time", seen, ten, one, Goal(3))
@@ -203,12 +218,11 @@ UPDATE leases_resource SET heartbeat_at = now() - interval '1 hour', expires_at 
 def _returned(plan: Plan, base: Ground) -> Row:
     from leases.services import reap_due
 
+    # What the figures above have claimed would be returned first.
+    base.execute("TRUNCATE leases_task, leases_taskcontent, leases_resource, events_event")
     fill(base, "dead-workers", plan.returned)
-    reap_due()
     seconds = []
     for _ in range(min(plan.rounds, 4)):
-        base.execute(EXPIRE)
-        reap_due()
         for _ in range(0, plan.returned, 100):
             base.execute(claim_script(base, "dead-workers", 100))
         base.execute(EXPIRE, "VACUUM ANALYZE leases_resource", *SETTLED)

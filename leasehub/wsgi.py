@@ -16,7 +16,6 @@ django.setup(set_prefix=False)
 from django.conf import settings  # noqa: E402
 from django.core.exceptions import BadRequest  # noqa: E402
 from django.core.handlers.wsgi import LimitedStream, WSGIHandler, WSGIRequest  # noqa: E402
-from django.db import connection  # noqa: E402
 from django.http import HttpRequest, HttpResponse  # noqa: E402
 from django.urls import ResolverMatch, get_resolver  # noqa: E402
 from django.utils.http import parse_header_parameters  # noqa: E402
@@ -79,7 +78,7 @@ class ApiHandler(PageHandler):
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
         began = perf_counter()
-        functions.leave_what_hung_up()
+        connection = functions.leave_what_hung_up()
         request = self.request_class(environ)
         response = self.get_response(request)
         start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -17,6 +18,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.types.numeric import Int8
 
 Row = tuple[Any, ...]
+#: The calls of a request rely for so long on the look with which it began: each look lets another thread go first.
+LOOKED_SECONDS = 0.01
 
 
 @dataclass
@@ -61,9 +64,8 @@ def call_one(sql: str, parameters: Sequence[Any]) -> Row:
     return row[:-1]
 
 
-def call_many(sql: str, parameters: Sequence[Any], *, just_used: bool = False) -> list[Row]:
-    """``just_used``: another call of this request was answered a moment ago, so nobody asks whether it hung up."""
-    return _executed(sql, parameters, just_used=just_used).fetchall()
+def call_many(sql: str, parameters: Sequence[Any]) -> list[Row]:
+    return _executed(sql, parameters).fetchall()
 
 
 def read(sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
@@ -83,10 +85,10 @@ def typed(value: Any) -> Any:
     return Int8(value) if type(value) is int else value
 
 
-def _executed(sql: str, parameters: Sequence[Any], *, just_used: bool = False) -> "psycopg.Cursor[Row]":
+def _executed(sql: str, parameters: Sequence[Any]) -> "psycopg.Cursor[Row]":
     # Looked up once: each use of django.db.connection looks it up again.
     connection = connections[DEFAULT_DB_ALIAS]
-    cursor = _kept_cursor(connection, just_used=just_used)
+    cursor = _kept_cursor(connection)
     if connection.queries_logged:
         # As Django's own cursor does.
         connection.queries_log.append({"sql": sql, "time": ""})
@@ -99,15 +101,10 @@ def _executed(sql: str, parameters: Sequence[Any], *, just_used: bool = False) -
         raise
 
 
-def _kept_cursor(connection: BaseDatabaseWrapper, *, just_used: bool = False) -> "psycopg.Cursor[Row]":
+def _kept_cursor(connection: BaseDatabaseWrapper) -> "psycopg.Cursor[Row]":
     cursor: psycopg.Cursor[Row] | None = getattr(connection, "leasehub_cursor", None)
     raw = connection.connection
-    if (
-        cursor is not None
-        and raw is not None
-        and cursor.connection is raw
-        and (just_used or not _hung_up(connection, raw))
-    ):
+    if cursor is not None and raw is not None and cursor.connection is raw and not _hung_up(connection, raw):
         return cursor
     connection.ensure_connection()
     # A plain cursor: Django's own interpolates in the client and never prepares.
@@ -116,11 +113,13 @@ def _kept_cursor(connection: BaseDatabaseWrapper, *, just_used: bool = False) ->
     return cursor
 
 
-def leave_what_hung_up() -> None:
+def leave_what_hung_up() -> BaseDatabaseWrapper:
     """Before a request: gives up this thread's connection when the server closed it, for the ORM's use too."""
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.vendor == "postgresql" and connection.connection is not None:
         _hung_up(connection, connection.connection)
+        connection.leasehub_looked_at = monotonic()  # type: ignore[attr-defined]
+    return connection
 
 
 def _hung_up(connection: BaseDatabaseWrapper, raw: "psycopg.Connection[Row]") -> bool:
@@ -132,6 +131,8 @@ def _hung_up(connection: BaseDatabaseWrapper, raw: "psycopg.Connection[Row]") ->
     if connection.in_atomic_block:
         return False
     if not raw.closed:
+        if monotonic() - getattr(connection, "leasehub_looked_at", 0.0) < LOOKED_SECONDS:
+            return False
         poll = select.poll()
         poll.register(raw.fileno(), select.POLLIN)
         if not poll.poll(0):

@@ -156,7 +156,7 @@ def forget_readers(*, batches: int = 100) -> int:
 
 def _looked_up(caller: Caller, holder: str) -> list[tuple[Any, ...]]:
     if connection.vendor == "postgresql":
-        return functions.call_many(FUNCTION, _named(caller, holder), just_used=True)
+        return functions.call_many(FUNCTION, _named(caller, holder))
     return _asked(PORTABLE, caller, holder)
 
 
