@@ -4,7 +4,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
@@ -84,6 +84,14 @@ class WorkState(Body):
 
 
 class SendHandoff(Body):
+    EXAMPLE: ClassVar = {
+        "to_principal": "bob",
+        "subject_id": "release-41",
+        "message": "Six of eight hosts run release 41.",
+        "next_action": "Drain web-07 and web-08, then go on.",
+        "lease_ids": ["lease_8f14e45fceea467a9575b2e4a0c1d3e7"],
+    }
+
     to_principal: Identifier
     subject_id: Identifier
     context_id: Identifier | None = None
@@ -169,6 +177,8 @@ class ListHandoffs(Page):
 
 
 class ResolveHandoffBody(Body):
+    EXAMPLE: ClassVar = {"status": "accepted", "holder": "bob"}
+
     status: Literal["accepted", "rejected"]
     reason: Message | None = None
     holder: Holder | None = None
@@ -191,6 +201,8 @@ class WithdrawHandoffBody(Body):
 
 
 class CompleteHandoffBody(Body):
+    EXAMPLE: ClassVar = {"result": {"hosts": 8}}
+
     result: Payload = None
 
 
@@ -236,6 +248,8 @@ class FenceBody(Body):
 
 
 class SaveCheckpoint(Body):
+    EXAMPLE: ClassVar = {"state": {"done": ["web-01", "web-02"]}, "expected_version": 3}
+
     state: Payload
     #: The version that is there now, 0 for none (as when left out), null for whichever.
     expected_version: Version | None = 0
@@ -245,6 +259,13 @@ class SaveCheckpoint(Body):
 
 
 class PostCheckpoint(SaveCheckpoint):
+    EXAMPLE: ClassVar = {
+        "subject_id": "release-41",
+        "kind": "progress",
+        "state": {"done": ["web-01"]},
+        "expected_version": None,
+    }
+
     subject_id: Identifier
     kind: Identifier
     agent_id: Identifier | None = None

@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -45,6 +45,13 @@ State = Literal["free", "held", "unknown"]
 
 
 class AcquireLease(Body):
+    EXAMPLE: ClassVar = {
+        "resource_type": "deploy",
+        "resource_id": "checkout-service",
+        "ttl_seconds": 60,
+        "purpose": "release 41",
+    }
+
     resource_type: Identifier
     resource_id: Identifier
     ttl_seconds: Seconds
@@ -125,11 +132,15 @@ class ListLeases(Page):
 
 
 class ResourceName(Body):
+    EXAMPLE: ClassVar = {"resource_type": "deploy", "resource_id": "checkout-service"}
+
     resource_type: Identifier
     resource_id: Identifier
 
 
 class Heartbeat(Body):
+    EXAMPLE: ClassVar = {"fencing_token": 1796036293829}
+
     fencing_token: Token
     ttl_seconds: Seconds | None = None
 
@@ -140,6 +151,10 @@ class Beat(Body):
 
 
 class Heartbeats(Body):
+    EXAMPLE: ClassVar = {
+        "leases": [{"lease_id": "lease_8f14e45fceea467a9575b2e4a0c1d3e7", "fencing_token": 1796036293829}],
+    }
+
     leases: Annotated[list[Beat], Field(min_length=1, max_length=MAX_BEATS)]
 
 
@@ -167,6 +182,8 @@ class ReleasedLease(BaseModel):
 
 
 class ForceRelease(Body):
+    EXAMPLE: ClassVar = {"fencing_token": 1796036293829, "reason": "its machine is gone"}
+
     reason: Message
     fencing_token: Token
 
@@ -200,6 +217,8 @@ class Reconciled(BaseModel):
 
 
 class CheckFence(ResourceName):
+    EXAMPLE: ClassVar = {"resource_type": "deploy", "resource_id": "checkout-service", "fencing_token": 1796036293829}
+
     fencing_token: Token
 
 

@@ -1,7 +1,7 @@
 """/v1/pools."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from django.http import HttpRequest, HttpResponse
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -59,6 +59,8 @@ Number = Annotated[int | float, Field(gt=0)]
 
 class PoolFileBody(Body):
     """The pool file. Every other member of a slot is an attribute of it."""
+
+    EXAMPLE: ClassVar = {"slots": [{"id": 1}, {"id": 2}], "provision": "./fresh-database.sh", "ttlMinutes": 30}
 
     slots: list[dict[str, Any]]
     name: str | None = None
@@ -144,6 +146,8 @@ class PoolView(PoolLine):
 
 
 class AskForSlots(Body):
+    EXAMPLE: ClassVar = {"mode": "blocking", "wait_seconds": 20}
+
     mode: Literal["blocking", "async"]
     holder: Holder | None = None
     #: Whom the nudge is for; the holder unless given.
@@ -218,6 +222,8 @@ class FollowRequest(Body):
 
 
 class NamedSlot(Body):
+    EXAMPLE: ClassVar = {"fencing_token": 1796036293829}
+
     fencing_token: Token
 
 

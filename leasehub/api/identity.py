@@ -1,7 +1,7 @@
 """/v1/whoami, /v1/principals, /v1/keys."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, Field, StringConstraints
@@ -45,6 +45,8 @@ class PrincipalPage(BaseModel):
 
 
 class CreatePrincipal(Body):
+    EXAMPLE: ClassVar = {"handle": "ci", "kind": "agent"}
+
     handle: Handle
     kind: Kind
     display_name: Annotated[Label, StringConstraints(max_length=200)] = ""
@@ -75,6 +77,8 @@ class IssuedKey(KeyView):
 
 
 class CreateKey(Body):
+    EXAMPLE: ClassVar = {"principal": "ci", "rings": [1, 2], "holder_pattern": "^ci-.*$", "label": "nightly"}
+
     principal: Handle
     kind: Kind = "agent"
     label: Label = ""

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 import pydantic
@@ -187,6 +187,8 @@ class Body(BaseModel):
     """A request body, or a query: strict types, no unknown member."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    #: What the API's document shows: a body as somebody would send it.
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {}
 
 
 class Page(Body):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from django.db import InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.views import APIView
 
 from leasehub.api import parsing
@@ -90,12 +90,20 @@ def operation(
             operation_id=name,
             summary=summary,
             request=body,
+            examples=[OpenApiExample(summary, value=dict(body.EXAMPLE), request_only=True)]
+            if body and body.EXAMPLE
+            else [],
             responses=responses,
             parameters=[*query_parameters(query), *parameters, *([IDEMPOTENCY_KEY] if repeatable else [])],
         )
         return schema(handler)
 
     return decorate
+
+
+def _examples(summary: str, body: type[parsing.Body] | None) -> list[OpenApiExample]:
+    example = body.EXAMPLE if body else None
+    return [OpenApiExample(summary, value=dict(example), request_only=True)] if example else []
 
 
 def _shown(name: str, model: Any, is_bare: bool) -> Any:

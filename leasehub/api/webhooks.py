@@ -1,7 +1,7 @@
 """/v1/webhooks."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from django.http import HttpRequest, HttpResponse
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
@@ -103,6 +103,8 @@ class ReplayedSpan(BaseModel):
 
 
 class CreateWebhook(Body):
+    EXAMPLE: ClassVar = {"url": "https://example.org/leasehub", "types": ["handoff.created"]}
+
     url: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_URL)]
     types: Annotated[
         list[str], Field(max_length=len(TYPES), description="Event types; all without it"), AfterValidator(_known)
@@ -117,6 +119,8 @@ class RotateSecret(Body):
 
 
 class ReplaySpan(Body):
+    EXAMPLE: ClassVar = {"after": 1204}
+
     after: Annotated[Position, Field(description="A position of the feed: the events that follow it")]
     before: Annotated[
         Position | None, Field(description="Up to, but not with this position; to the last delivered without it")

@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from django.conf import settings
@@ -63,6 +63,8 @@ class TaskToPut(Body):
 class PutTasks(TaskToPut):
     """One task; or, with ``tasks`` alone, many, all or none."""
 
+    EXAMPLE: ClassVar = {"tasks": [{"payload": {"commit": "4f2a91c"}, "priority": 5, "dedupe_key": "build-4f2a91c"}]}
+
     tasks: Annotated[list[TaskToPut], Field(min_length=1, max_length=MOST_TASKS)] | None = None
 
 
@@ -83,6 +85,8 @@ class PutAnswer(RootModel[TaskPut | TasksPut]):
 
 
 class ClaimTask(Body):
+    EXAMPLE: ClassVar = {"queue": "build", "ttl_seconds": 60, "wait_seconds": 20}
+
     queue: Identifier
     holder: Holder | None = None
     ttl_seconds: Seconds = min(300, settings.LEASEHUB_MAX_TTL_SECONDS)
@@ -109,11 +113,19 @@ class ClaimAnswer(RootModel[ClaimedTask | ClaimedTasks]):
 
 
 class CompleteTask(Body):
+    EXAMPLE: ClassVar = {"fencing_token": 1796036293829, "result": {"passed": True}}
+
     fencing_token: Token
     result: Payload = None
 
 
 class FailTask(Body):
+    EXAMPLE: ClassVar = {
+        "fencing_token": 1796036293829,
+        "error": "the linker ran out of memory",
+        "retry_in_seconds": 30,
+    }
+
     fencing_token: Token
     error: Message
     retry_in_seconds: Annotated[int, Field(ge=0, le=LONGEST_PAUSE_SECONDS)] | None = None

@@ -55,6 +55,21 @@ def test_every_operation_says_how_it_refuses() -> None:
         assert method in ("POST", "PUT") or not header - {"Last-Event-ID"}
 
 
+def test_every_body_with_a_required_member_has_an_example_that_is_valid() -> None:
+    schemas, shown = contract.document()["components"]["schemas"], 0
+    for operation in contract.operations().values():
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        if body is None:
+            continue
+        schema = schemas[body["schema"]["$ref"].rpartition("/")[2]]
+        examples = [example["value"] for example in body.get("examples", {}).values()]
+        assert examples or not schema.get("required"), operation["operationId"]
+        for example in examples:
+            jsonschema.validate(example, {**body["schema"], "components": contract.document()["components"]})
+            shown += 1
+    assert shown > 15
+
+
 def test_the_helper_that_checks_answers_can_fail(agent: Caster) -> None:
     answer = agent.get("whoami")
     good: dict[str, Any] = answer.json()

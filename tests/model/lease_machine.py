@@ -325,7 +325,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.move(self.one_held(number).check_at)
         at = self.now
         due = [resource for resource, lease in self.model.held.items() if lease.check_at <= at]
-        dead = sorted((resource for resource in due if not self.model.held[resource].lives(at)), key=self.row_order)
+        dead = sorted((resource for resource in due if not self.model.held[resource].lives(at)), key=self.reaping_order)
         assert services.reap_due() == len(dead)
         for resource in dead:
             self.model.end(resource, "lease.reaped", at)
@@ -336,6 +336,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def row_order(self, resource: str) -> int:
         return Resource.objects.get(organization=self.organization, resource_id=resource).pk
+
+    def reaping_order(self, resource: str) -> tuple[int, ...]:
+        return (self.row_order(resource),)
 
     @rule(name=speakers, number=st.none() | any_lease)
     def reconcile(self, name: str, number: int | None) -> None:

@@ -15,6 +15,8 @@ from tests.concurrency.sql import replaced
 from tests.concurrency.verbs import using
 from tests.faulty.faults import FAULTS, mutated
 from tests.model.lease_machine import LeaseMachine
+from tests.model.queue_machine import QueueMachine
+from tests.queues.conftest import use
 from tests.rounds import FULL, rounds
 
 ON_SQLITE = "sqlite" in settings.DATABASES["default"]["ENGINE"]
@@ -31,8 +33,13 @@ CAUGHT = [
 ]
 
 
-def run(frozen: FrozenClock, count: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
-    class Machine(LeaseMachine):
+def run(
+    frozen: FrozenClock,
+    count: int,
+    phases: Sequence[Phase] = tuple(Phase),
+    machine: type[LeaseMachine] = LeaseMachine,
+) -> None:
+    class Machine(machine):  # type: ignore[valid-type, misc]
         clock = frozen
 
     run_state_machine_as_test(
@@ -54,6 +61,13 @@ def test_the_lease_is_what_the_model_says(engine: str, frozen: FrozenClock, monk
     """On PostgreSQL with either engine, so that the two are held against each other."""
     with using(engine, monkeypatch):
         run(frozen, rounds(40, full=300) if engine == OWN_ENGINE else rounds(10, full=100))
+
+
+@pytest.mark.parametrize("engine", ["portable"] if ON_SQLITE else ["plpgsql", "portable"])
+def test_a_queues_claims_are_leases(engine: str, frozen: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with using(engine, monkeypatch):
+        use(engine, monkeypatch)
+        run(frozen, rounds(40, full=300) if engine == OWN_ENGINE else rounds(10, full=100), machine=QueueMachine)
 
 
 @pytest.mark.parametrize("name", CAUGHT if FULL else CAUGHT[:2])
