@@ -75,8 +75,6 @@ class QueueMachine(LeaseMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        Task.objects.all().delete()
-        Queue.objects.all().delete()
         queues._looked.clear()
         self.model = QueueModel()
 
@@ -126,8 +124,8 @@ class QueueMachine(LeaseMachine):
             assert isinstance(answers, Unauthenticated), answers
             return
         self.the_queue_is_looked_at(at)
-        ready = [name for name, job in self.model.jobs.items() if job.state == "ready" and (job.ready_at or at) <= at]
-        ready.sort(key=lambda name: (-self.model.jobs[name].priority, self.model.jobs[name].order))
+        ready = [task for task, job in self.model.jobs.items() if job.state == "ready" and job.ready_at is None]
+        ready.sort(key=lambda task: (-self.model.jobs[task].priority, self.model.jobs[task].order))
         assert [f"t_{answer.task.hex}" for answer in answers] == ready[:count]
         for answer in in_the_order_of_their_events(answers):
             self.claimed(answer, caller, holder, at, ttl)
@@ -139,6 +137,10 @@ class QueueMachine(LeaseMachine):
             self.model.end(name, "lease.reaped", at)
         for name in set(due) - set(dead):
             self.model.held[name].check_at = self.model.held[name].expires_at
+        for job in self.model.jobs.values():
+            if job.ready_at is not None and job.ready_at <= at:
+                # It stays claimable though the clock is set back.
+                job.ready_at = None
 
     def claimed(self, answer: Any, caller: Caller, holder: str, at: datetime, ttl: int) -> None:
         resource = f"t_{answer.task.hex}"
@@ -261,6 +263,13 @@ class QueueMachine(LeaseMachine):
     def every_task_is_where_the_model_has_it(self) -> None:
         found = {row.task_id: (row.state, row.attempts) for row in Task.objects.all()}
         assert found == {name: (job.state, job.attempts) for name, job in self.model.jobs.items()}
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            Task.objects.all().delete()
+            Queue.objects.all().delete()
 
 
 def in_the_order_of_their_events(claims: Iterable[Any]) -> list[Any]:
