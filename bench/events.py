@@ -84,7 +84,7 @@ def _arrival(plan: Plan, database: str, port: int, secret: str, goal: Goal) -> I
 
 def _by_stream(port: int, secret: str, arrivals: int) -> float:
     reader = _Client(port, secret)
-    stream = reader.get("/v1/events/stream")
+    stream = reader.get("/v1/events/stream?after=tail")
     writer = _Client(port, secret)
     seen = []
     for number in range(arrivals):

@@ -19,8 +19,8 @@ from handoffs import credentials, queries
 from handoffs.errors import NotTheAddressee, NotTheGiver
 from handoffs.models import MAX_HOPS, Handoff, OfferedLease
 from leasehub.db import clock
-from leasehub.db.inserts import insert
 from leasehub.db.locks import lock_rows
+from leasehub.db.rows import insert
 from leasehub.errors import NotFound, ValidationError
 from leasehub.events.journal import record
 from leasehub.identity.models import Principal

@@ -1,7 +1,6 @@
 """What PostgreSQL does in one call: pools/sql/pool_functions.sql."""
 
 import json
-from datetime import datetime
 
 from psycopg.types.numeric import Int8
 
@@ -11,15 +10,15 @@ from pools import labels
 from pools.models import Pool, Request, Slot
 
 GRANT_AT_ONCE = (
-    "SELECT * FROM pool_grant_at_once(%s, %s, %s::text, %s, %s, %s, %s::bigint, %s::text, %s::text, %s::text, %s, %s,"
-    " %s::jsonb, %s::text, %s::text[], %s::text[], %s)"
+    "SELECT * FROM pool_grant_at_once(%s, %s, %s::text, %s::jsonb, %s, %s, %s::bigint, %s::text, %s::text, %s::text,"
+    " %s, %s, %s::jsonb, %s::text, %s::text[], %s::text[])"
 )
 
 
-def grant_at_once(pool: Pool, request: Request, *, at: datetime) -> tuple[Slot, Grant] | None:
+def grant_at_once(pool: Pool, request: Request) -> tuple[Slot, Grant] | None:
     """One free slot for a new request, which is ready then; None when the ordinary way has to be gone.
 
-    The pool is locked. Ticket, request, slot, lease and event are written.
+    Locks the pool by itself. Ticket, request, slot, lease and event are written.
     """
     rows = call_many(
         GRANT_AT_ONCE,
@@ -27,8 +26,8 @@ def grant_at_once(pool: Pool, request: Request, *, at: datetime) -> tuple[Slot, 
             Int8(pool.organization_id),
             Int8(pool.pk),
             pool.name,
+            json.dumps(pool.declaration),
             request.request_id,
-            Int8(request.ticket),
             Int8(request.principal_id),
             request.key_id,
             request.holder,
@@ -40,15 +39,14 @@ def grant_at_once(pool: Pool, request: Request, *, at: datetime) -> tuple[Slot, 
             request.selector_key,
             list(request.selector),
             [labels.stored(value) for value in request.selector.values()],
-            at,
         ),
     )
     if not rows:
         return None
-    ((made, slot, slot_id, id_value, kind, attributes, lease_id, fencing_token, expires_at, granted_at),) = rows
-    request.pk = made
+    ((made, ticket, at, slot, slot_id, id_value, kind, attributes, *lease),) = rows
+    request.pk, request.ticket = made, ticket
     request._state.adding = False
     request.state = Request.State.READY
-    request.ready_at = request.fetched_at = at
+    request.created_at = request.seen_at = request.ready_at = request.fetched_at = at
     given = Slot(pk=slot, pool=pool, slot_id=slot_id, id_value=id_value, kind=kind, attributes=attributes)
-    return given, Grant(lease_id, fencing_token, expires_at, granted_at)
+    return given, Grant(*lease)

@@ -80,18 +80,28 @@ def _usable(pool: Pool, request: Request, kept: Sequence[Mapping[str, Any]]) -> 
     return slots
 
 
+def goes_in_one_call(*, mode: str, count: int) -> bool:
+    """Whether ``grant_in_one_call`` may do: for one slot, which nobody has to be told of."""
+    return connection.vendor == "postgresql" and count == 1 and mode == Request.Mode.BLOCKING
+
+
+def grant_in_one_call(pool: Pool, request: Request) -> bool:
+    """What ``grant_at_once`` does, for a pool without commands; it is not locked, but as declared as a moment ago."""
+    if Declaration(pool.declaration).granting_steps():
+        return False
+    granted = plpgsql.grant_at_once(pool, request)
+    if granted is None:
+        return False
+    request.granted = [granted]  # type: ignore[attr-defined]
+    return True
+
+
 def grant_at_once(pool: Pool, request: Request, *, at: datetime) -> bool:
     """Makes a new request that need not wait, with its slots: what ``promote`` would do, in fewer steps.
 
     Nobody with its selector waits, nor for several slots; so no slot that is free now is kept for anybody.
     """
     steps = Declaration(pool.declaration).granting_steps()
-    if connection.vendor == "postgresql" and request.count == 1 and not steps:
-        granted = plpgsql.grant_at_once(pool, request, at=at)
-        if granted is not None:
-            request.granted = [granted]  # type: ignore[attr-defined]
-            _tell(pool, request, at=at)
-            return True
     Pool.objects.filter(pk=pool.pk).update(last_ticket=request.ticket)
     waiting = Request.objects.filter(pool=pool, state=State.QUEUED)
     if waiting.filter(Q(selector_key=request.selector_key) | Q(count__gt=1)).exists():

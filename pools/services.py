@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -16,6 +17,7 @@ from django.db.models import QuerySet
 
 from leasehub.db import clock
 from leasehub.db.locks import locked_row
+from leasehub.db.rows import known_row
 from leasehub.errors import Forbidden, NotFound, QuotaExceeded
 from leasehub.events.journal import record
 from leasehub.identity.authentication import Caller
@@ -38,7 +40,7 @@ from pools.models import (
     resource_id,
 )
 from pools.poolfile import Declaration, DeclaredSlot, PoolFile
-from pools.promotion import grant_at_once, is_silent, promote
+from pools.promotion import goes_in_one_call, grant_at_once, grant_in_one_call, is_silent, promote
 
 MAX_COUNT = 100
 # Beyond this nobody waits for their turn: something runs wild.
@@ -193,7 +195,6 @@ def _declared(pool: Pool, selector: Mapping[str, Any]) -> QuerySet[Slot]:
 # --- asking for slots ------------------------------------------------------------------------------------------
 
 
-@transaction.atomic
 def request(
     *,
     caller: Caller,
@@ -211,31 +212,41 @@ def request(
     Raises Saturated (with no_wait), Unsatisfiable, NotFound, OutsideFence, ValidationError, QuotaExceeded.
     """
     as_holder = caller.fenced(holder)
-    row = locked_pool(caller.organization, pool)
-    declaration = Declaration(row.declaration)
-    ttl_seconds = declaration.ttl_seconds if ttl_seconds is None else ttl_seconds
-    leases.check_ttl(ttl_seconds)
-    commands.check_may_run(declaration)
-    at = clock.now()
-    made = Request(
-        pool=row,
-        ticket=row.last_ticket + 1,
+    wanted = partial(
+        Request,
         principal=Principal(pk=caller.principal, handle=caller.handle),
         key_id=caller.key,
         holder=as_holder,
         session=session or as_holder,
         mode=mode,
         no_wait=no_wait,
-        ttl_seconds=ttl_seconds,
         count=count,
         selector=selector or {},
         selector_key=labels.key(selector or {}),
-        created_at=at,
-        seen_at=at,
     )
-    if not grant_at_once(row, made, at=at):
-        _queue(row, made, actor=Actor.of(caller), at=at)
-    return made
+    if goes_in_one_call(mode=mode, count=count):
+        row = known_row(Pool, organization_id=caller.organization, name=pool)
+        if row is not None:
+            made = wanted(pool=row, ttl_seconds=_ttl_of(row, ttl_seconds))
+            if grant_in_one_call(row, made):
+                return made
+    with transaction.atomic():
+        row = locked_pool(caller.organization, pool)
+        ttl_seconds = _ttl_of(row, ttl_seconds)
+        at = clock.now()
+        made = wanted(pool=row, ttl_seconds=ttl_seconds, ticket=row.last_ticket + 1, created_at=at, seen_at=at)
+        if not grant_at_once(row, made, at=at):
+            _queue(row, made, actor=Actor.of(caller), at=at)
+        return made
+
+
+def _ttl_of(pool: Pool, ttl_seconds: int | None) -> int:
+    """How long a lease of the pool lasts for one that asks for so long, if it may have one of it at all."""
+    declaration = Declaration(pool.declaration)
+    ttl_seconds = declaration.ttl_seconds if ttl_seconds is None else ttl_seconds
+    leases.check_ttl(ttl_seconds)
+    commands.check_may_run(declaration)
+    return ttl_seconds
 
 
 def _queue(pool: Pool, made: Request, *, actor: Actor, at: datetime) -> None:

@@ -9,14 +9,13 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, TypeVar
 
 from django.db import connection
 from django.db.models import Model, QuerySet
 from django.db.transaction import TransactionManagementError
 
-from leasehub.db import functions
+from leasehub.db.rows import known_row
 
 Row = TypeVar("Row", bound=Model)
 
@@ -46,18 +45,7 @@ def locked_row(model: type[Row], **named: Any) -> Row | None:
         return lock_rows(model._default_manager.filter(**named)).first()
     if not connection.in_atomic_block:
         raise TransactionManagementError("A row lock outside a transaction would end at once.")
-    statement, names = _locking(model, tuple(named))
-    rows = functions.read(statement, [functions.typed(value) for value in named.values()])
-    return model.from_db(connection.alias, names, rows[0]) if rows else None
-
-
-@cache
-def _locking(model: type[Model], named: tuple[str, ...]) -> tuple[str, list[str]]:
-    quote, fields = connection.ops.quote_name, model._meta.local_concrete_fields
-    columns = ", ".join(quote(str(field.column)) for field in fields)
-    conditions = " AND ".join(f"{quote(name)} = %s" for name in named)
-    statement = f"SELECT {columns} FROM {quote(model._meta.db_table)} WHERE {conditions} FOR UPDATE"
-    return statement, [field.attname for field in fields]
+    return known_row(model, locked=True, **named)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ParamSpec
 
-from leasehub.db.inserts import insert
+from leasehub.db.rows import insert
 from leasehub.events.models import Event
 
 Members = ParamSpec("Members")

@@ -7,8 +7,7 @@ from django.db import migrations
 FUNCTIONS = Path(__file__).resolve().parent.parent / "sql" / "pool_functions.sql"
 DROP = """
 DROP FUNCTION pool_grant_at_once(
-    bigint, bigint, text, uuid, bigint, bigint, bigint, text, text, text, boolean, bigint, jsonb, text, text[], text[],
-    timestamptz
+    bigint, bigint, text, jsonb, uuid, bigint, bigint, text, text, text, boolean, bigint, jsonb, text, text[], text[]
 )
 """
 

@@ -1,27 +1,34 @@
 -- The way that most requests take: a slot is free and nobody is before. pools/promotion.py says the same in Python,
 -- which is how it is done on SQLite, with commands, and for several slots at once.
 
--- Grants one free slot to a new request, in one call; no row when there is none or somebody might be before. The
--- caller has locked the pool's row and read ``p_at`` after that.
+-- Grants one free slot to a new request, in one call, and so in a transaction of its own that is short; no row when
+-- there is none, when somebody might be before, or when the pool is not declared as ``p_declaration`` says any more.
+-- Locks the pool's row, then the resource's.
 --
 -- Looks at the first 64 free slots alone: a selector that means few of many is better served by its index.
 CREATE FUNCTION pool_grant_at_once(
-    p_organization bigint, p_pool bigint, p_name text, p_request uuid, p_ticket bigint, p_principal bigint, p_key bigint,
-    p_holder text, p_session text, p_mode text, p_no_wait boolean, p_ttl_seconds bigint, p_selector jsonb,
-    p_selector_key text, p_paths text[], p_values text[], p_at timestamptz
+    p_organization bigint, p_pool bigint, p_name text, p_declaration jsonb, p_request uuid, p_principal bigint,
+    p_key bigint, p_holder text, p_session text, p_mode text, p_no_wait boolean, p_ttl_seconds bigint, p_selector jsonb,
+    p_selector_key text, p_paths text[], p_values text[]
 ) RETURNS TABLE (
-    request bigint, slot bigint, slot_id text, id_value jsonb, kind text, attributes jsonb,
-    lease_id uuid, fencing_token bigint, expires_at timestamptz, at timestamptz
+    request bigint, ticket bigint, created_at timestamptz, slot bigint, slot_id text, id_value jsonb, kind text,
+    attributes jsonb, lease_id uuid, fencing_token bigint, expires_at timestamptz, at timestamptz
 ) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     free pools_slot;
     granted record;
-    made bigint;
     named jsonb := jsonb_build_object(
         'request_id', 'req_' || replace(p_request::text, '-', ''), 'session', p_session, 'mode', p_mode
     );
 BEGIN
+    SELECT pool.last_ticket + 1 INTO ticket FROM pools_pool AS pool
+    WHERE pool.id = p_pool AND pool.declaration = p_declaration FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    -- After the lock, never before.
+    created_at := leasehub_now();
     IF EXISTS (
         SELECT FROM pools_request AS waiting
         WHERE waiting.pool_id = p_pool AND waiting.state = 'queued' AND waiting.selector_key = p_selector_key
@@ -52,25 +59,25 @@ BEGIN
         p_organization, 'slot', p_name || '/' || free.slot_id, p_principal, p_holder, p_ttl_seconds * 1000, named,
         'pool.granted', NULL, NULL,
         named || jsonb_build_object(
-            'slot_id', free.id_value, 'ticket', p_ticket, 'count', 1, 'state', 'ready'
+            'slot_id', free.id_value, 'ticket', ticket, 'count', 1, 'state', 'ready'
         )
     );
     IF granted.outcome <> 'granted' THEN
         RETURN;
     END IF;
-    UPDATE pools_pool AS pool SET last_ticket = p_ticket WHERE pool.id = p_pool;
+    UPDATE pools_pool AS pool SET last_ticket = pool_grant_at_once.ticket WHERE pool.id = p_pool;
     INSERT INTO pools_request (
         request_id, pool_id, ticket, principal_id, key_id, holder, session, mode, no_wait, ttl_seconds, count, selector,
         selector_key, state, failures, reason, error, created_at, seen_at, ready_at, fetched_at
     ) VALUES (
-        p_request, p_pool, p_ticket, p_principal, p_key, p_holder, p_session, p_mode, p_no_wait, p_ttl_seconds, 1,
-        p_selector, p_selector_key, 'ready', 0, '', '', p_at, p_at, p_at, p_at
-    ) RETURNING id INTO made;
+        p_request, p_pool, pool_grant_at_once.ticket, p_principal, p_key, p_holder, p_session, p_mode, p_no_wait,
+        p_ttl_seconds, 1, p_selector, p_selector_key, 'ready', 0, '', '', created_at, created_at, created_at, created_at
+    ) RETURNING id INTO request;
     UPDATE pools_slot AS one SET
-        lease_id = granted.lease_id, granted_at = granted.at, request_id = made, is_clean = true
+        lease_id = granted.lease_id, granted_at = granted.at, request_id = request, is_clean = true
     WHERE one.id = free.id;
     RETURN QUERY SELECT
-        made, free.id, free.slot_id::text, free.id_value, free.kind::text, free.attributes,
+        request, ticket, created_at, free.id, free.slot_id::text, free.id_value, free.kind::text, free.attributes,
         granted.lease_id, granted.fencing_token, granted.expires_at, granted.at;
 END
 $$;

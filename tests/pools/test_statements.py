@@ -15,14 +15,8 @@ LARGE = 300
 
 
 def counted(call: Callable[[], Any]) -> int:
-    with CaptureQueriesContext(
-        connection,
-    ) as captured:
+    with CaptureQueriesContext(connection) as captured:
         call()
-    import os
-
-    if os.environ.get("SHOW"):
-        print("\n".join(q["sql"][:230] for q in captured))
     return len([query for query in captured if "SAVEPOINT" not in query["sql"]])
 
 
