@@ -13,6 +13,10 @@ from tests.conftest import Caster, cast, delete_rows
 
 TABLES = (
     "leases_resource",
+    "leases_taskcontent",
+    "leases_task",
+    "leases_lane",
+    "leases_queue",
     "events_event",
     "events_feed",
     "identity_rememberedanswer",

@@ -18,7 +18,7 @@ from leases.granting import Grant
 from leases.queues import services as queues
 from leases.queues.engines import NewTask
 from leases.queues.errors import TaskIsNotDead
-from leases.queues.models import Queue, Task
+from leases.queues.models import Task
 from leases.services import Actor, Ended
 from tests.model.lease_machine import LeaseMachine, any_lease, holders, keys, outcome, speakers, ttls
 from tests.model.lease_model import Granted, Held, Model
@@ -263,13 +263,6 @@ class QueueMachine(LeaseMachine):
     def every_task_is_where_the_model_has_it(self) -> None:
         found = {row.task_id: (row.state, row.attempts) for row in Task.objects.all()}
         assert found == {name: (job.state, job.attempts) for name, job in self.model.jobs.items()}
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            Task.objects.all().delete()
-            Queue.objects.all().delete()
 
 
 def in_the_order_of_their_events(claims: Iterable[Any]) -> list[Any]:

@@ -32,6 +32,11 @@ CAUGHT = [
     "an expired lease blocks until it is reaped",
 ]
 
+QUEUE_FAULTS = [
+    ("leases.queues.engines.portable", "if row.last_token != fencing_token:", "if False:"),
+    ("leases.queues.endings", "task.attempts >= task.max_attempts", "False"),
+]
+
 
 def run(
     frozen: FrozenClock,
@@ -79,3 +84,13 @@ def test_the_machine_catches_a_fault(name: str, frozen: FrozenClock, monkeypatch
         caught: Any = (AssertionError, DomainError, Error)
         with pytest.raises(caught):
             run(frozen, 500, [Phase.generate])
+
+
+@pytest.mark.parametrize("fault", QUEUE_FAULTS if FULL else QUEUE_FAULTS[:1])
+def test_the_machine_of_the_queue_catches_a_fault(
+    fault: tuple[str, str, str], frozen: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with using("portable", monkeypatch), mutated([fault], monkeypatch):
+        use("portable", monkeypatch)
+        with pytest.raises((AssertionError, DomainError, Error)):  # type: ignore[arg-type]
+            run(frozen, 500, [Phase.generate], machine=QueueMachine)

@@ -76,7 +76,7 @@ BROUGHT = {
     ),
     "pools/sql/pool_functions.sql": (
         "pools/migrations/0002_functions.py",
-        "75ed9fde9ca0",
+        "f2972bb1dd44",
     ),
     "leasehub/mcp/sql/unread.sql": (
         "leasehub/mcp/migrations/0002_unread.py",
