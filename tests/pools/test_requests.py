@@ -1,8 +1,13 @@
 """Asking for slots: at once, in the queue, no more."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+from django.db import connection, connections
+
 from leasehub.events.models import Event
+from pools import services
 from pools.models import Request, Slot
 from tests.conftest import Caster, error_of
 from tests.pools.conftest import Declare, ask, look, on_slot, slots, status
@@ -224,3 +229,38 @@ def test_one_of_many_free_slots_is_granted_at_once_wherever_it_stands(agent: Cas
         (grant,) = made["grants"]
         assert (made["state"], grant["slot_id"], grant["attrs"]["region"]) == ("ready", expected, region)
     assert ask(agent, selector={"region": "far"})["position"] == 1
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="on SQLite the pool is locked before it is read")
+@pytest.mark.parametrize("members", [{"ttlMinutes": 7}, {"provision": "true", "worker": "here"}])
+def test_a_pool_that_is_declared_anew_meanwhile_is_granted_as_it_is_now(
+    members: dict[str, Any], agent: Caster, declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = declare()
+    declare(**members)
+    monkeypatch.setattr(services, "known_row", lambda *_, **__: before)
+    asked = ask(agent)
+    if "provision" in members:
+        assert asked["state"] == "provisioning"
+    else:
+        assert asked["grants"][0]["ttl_minutes"] == 7
+
+
+def test_many_who_ask_at_once_get_a_slot_each_and_a_ticket_each(
+    agent: Caster, declare: Declare, transactional_db: None
+) -> None:
+    declare(slots=slots(12, region="eu"))
+    caller = agent.caller
+
+    def take(_: int) -> Request:
+        try:
+            return services.request(caller=caller, pool="e2e", mode="blocking", selector={"region": "eu"})
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(take, range(16)))
+    assert sorted(request.ticket for request in made) == list(range(1, 17))
+    ready = [request for request in made if request.state == "ready"]
+    assert sorted(request.ticket for request in ready) == list(range(1, 13))
+    assert len({request.granted[0][0].pk for request in ready}) == 12  # type: ignore[attr-defined]
