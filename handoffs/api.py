@@ -326,11 +326,15 @@ def still_moved(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
         )
     except NotFound:
         return body
-    leases_now = {
-        view["lease_id"]: view["expires_in_ms"] for view in lease_views(caller.principal, handoff, clock.now())
-    }
-    moved = [{**lease, "expires_in_ms": leases_now.get(lease["lease_id"]) or 0} for lease in resolved["leases"]]
+    now = {view["lease_id"]: view for view in lease_views(caller.principal, handoff, clock.now())}
+    moved = [_as_now(lease, now.get(lease["lease_id"])) for lease in resolved["leases"]]
     return {"data": {**resolved, "leases": moved}}
+
+
+def _as_now(lease: dict[str, Any], view: dict[str, Any] | None) -> dict[str, Any]:
+    if view is None or not view["expires_in_ms"]:
+        return {**lease, "expires_in_ms": 0}
+    return {**lease, "expires_at": view["expires_at"], "expires_in_ms": view["expires_in_ms"]}
 
 
 class Handoffs(Operation):

@@ -1,13 +1,22 @@
 """Strings that look like credentials: work is handed on without them."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
+import re2
+
 from leasehub.errors import ValidationError
 
+
+def _linear(pattern: str) -> Any:
+    """Agents choose the texts: a pattern that backtracks would let one of them stop every thread."""
+    # RE2 has no verbose syntax: spaces that count are escaped.
+    parts = [part.strip() for line in pattern.strip().splitlines() for part in line.split(" | ")]
+    return re2.compile("|".join(part.replace("\\ ", " ") for part in parts if part))
+
+
 # Prefixes that issuers chose so that a leaked secret is recognized, and what cannot be anything else.
-LOOKS_LIKE_A_CREDENTIAL = re.compile(
+LOOKS_LIKE_A_CREDENTIAL = _linear(
     r"""
       \blh_[0-9A-Za-z]{8}_[0-9A-Za-z]{40,}
     | \btiten_sk_[\w-]{20,}
@@ -20,8 +29,7 @@ LOOKS_LIKE_A_CREDENTIAL = re.compile(
     | -----BEGIN\ [A-Z0-9\ ]*PRIVATE\ KEY
     | \b[a-z][a-z0-9+.-]{1,20}://[^\s/@:]*:[^\s/@]+@
     | \bAuthorization:\s*(?:Bearer|Basic|Token)\s+\S{8,}
-    """,
-    re.VERBOSE | re.ASCII,
+    """
 )
 
 

@@ -46,7 +46,12 @@ class Request(WSGIRequest):
             self._stream: Any = LimitedStream(environ["wsgi.input"], MAX_BODY_BYTES + 1)
 
     def _set_content_type_params(self, meta: dict[str, Any]) -> None:
-        self.content_type, self.content_params = parse_header_parameters(meta.get("CONTENT_TYPE", ""))
+        given = meta.get("CONTENT_TYPE", "")
+        try:
+            self.content_type, self.content_params = parse_header_parameters(given)
+        except (ValueError, LookupError):
+            # A parameter in a character set that nobody knows, or that is none of its.
+            self.content_type, self.content_params = parse_header_parameters(given.partition(";")[0])
 
 
 class PageHandler(WSGIHandler):

@@ -17,6 +17,7 @@ from leasehub.api.parsing import (
     Page,
     Payload,
     QueryToken,
+    Reason,
     Token,
     parse_body,
     parse_query,
@@ -184,7 +185,7 @@ class ReleasedLease(BaseModel):
 class ForceRelease(Body):
     EXAMPLE: ClassVar = {"fencing_token": 1796036293829, "reason": "its machine is gone"}
 
-    reason: Message
+    reason: Reason
     fencing_token: Token
 
 

@@ -22,6 +22,7 @@ from leasehub.identity.models import Organization
 from leases.admin import acting
 from leases.services import Actor
 from pools import answers, queries, services
+from pools.errors import Busy
 from pools.models import CommandRun, Pool, Request, Slot, public_request_id, public_run_id
 
 MOST_AT_ONCE = 200
@@ -334,12 +335,15 @@ class RequestAdmin(MachineWritten):
     def has_operate_permission(self, request: HttpRequest) -> bool:
         return may_operate(request)
 
-    @admin.action(description="Drop: end the request, and take back its slots", permissions=["operate"])
+    @admin.action(description="Drop: end a request that waits", permissions=["operate"])
     def drop(self, request: HttpRequest, queryset: QuerySet[Request]) -> None:
         dropped = 0
         for row in queryset.select_related("pool")[:MOST_AT_ONCE]:
             actor: Actor = acting(request, row.pool.organization_id, "")[0]
-            dropped += services.drop_waiter(actor=actor, request_id=row.request_id)
+            try:
+                dropped += services.drop_waiter(actor=actor, request_id=row.request_id)
+            except Busy as refused:
+                messages.error(request, f"{row}: {refused.message}")
         messages.success(request, f"{dropped} dropped.")
 
     def response_action(self, request: HttpRequest, queryset: Any, *args: Any) -> HttpResponse | None:

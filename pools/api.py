@@ -1,10 +1,11 @@
 """/v1/pools."""
 
 import json
+from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Literal
 
 from django.http import HttpRequest, HttpResponse
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from leasehub.api import paging, waiting
 from leasehub.api.parsing import (
@@ -24,7 +25,7 @@ from leasehub.errors import Forbidden, NotFound, QuotaExceeded
 from leasehub.identity.authentication import Caller
 from leasehub.identity.errors import OutsideFence
 from leasehub.identity.rings import ACT, OBSERVE, OPERATE
-from leases.api import Seconds, grant_view, released_view
+from leases.api import Seconds, grant_view, released_view, still_running
 from leases.errors import LeaseLost, StaleToken
 from leases.services import Actor
 from pools import answers, queries, services
@@ -151,7 +152,7 @@ class AskForSlots(Body):
     mode: Literal["blocking", "async"]
     holder: Holder | None = None
     #: Whom the nudge is for; the holder unless given.
-    session: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
+    session: Holder | None = None
     ttl_seconds: Seconds | None = None
     wait_seconds: Wait = 0
     no_wait: bool = False
@@ -326,6 +327,8 @@ class PoolByName(Operation):
 def how_it_stands(caller: Caller, request: HttpRequest, response: HttpResponse) -> HttpResponse:
     """The answer to a new request, or to the same one again: its state now, or after the wait that was asked for."""
     row = getattr(response, "made", None)
+    if response.status_code == HTTPStatus.CREATED:
+        return response if row is not None else _still_granted(caller, response)
     if row is None:
         named = json.loads(response.content)["data"]
         row = queries.request(caller=caller, pool=named["pool"], request_id=named["request_id"])
@@ -336,6 +339,13 @@ def how_it_stands(caller: Caller, request: HttpRequest, response: HttpResponse) 
     view = request_answer(caller, row)
     status = 201 if row.state == Request.State.READY else 202
     return data(view, status, {"Location": response.headers["Location"]})
+
+
+def _still_granted(caller: Caller, response: HttpResponse) -> HttpResponse:
+    """A remembered answer with the time that is left of its leases now: none once they have ended."""
+    told = json.loads(response.content)["data"]
+    grants = [still_running(caller, {"data": grant})["data"] for grant in told["grants"]]
+    return data({**told, "grants": grants}, HTTPStatus.CREATED, {"Location": response.headers["Location"]})
 
 
 class Requests(Operation):
@@ -377,8 +387,11 @@ class Requests(Operation):
             no_wait=given.no_wait,
         )
         named = {"pool": pool, "request_id": public_request_id(made.request_id)}
+        is_ready = made.state == Request.State.READY
+        # What was granted at once is remembered whole: the same answer again, though it may have ended since.
+        told = request_answer(self.caller, made) if is_ready else named
         address = f"/v1/pools/{pool}/requests/{named['request_id']}"
-        response = data(named, 202, {"Location": address})
+        response = data(told, 201 if is_ready else 202, {"Location": address})
         response.made = made  # type: ignore[attr-defined]
         return response
 
@@ -406,9 +419,9 @@ class RequestById(Operation):
         "pool_request_cancel",
         ring=ACT,
         answers={200: RequestView},
-        errors=[NotFound],
+        errors=[NotFound, Busy],
         remembers=False,
-        summary="Leave the queue, or give back what was granted; RING-3 drops anybody's request",
+        summary="Leave the queue, or give back what was granted; RING-3 drops anybody's request that waits",
     )
     def delete(self, request: HttpRequest, pool: str, request_id: str) -> HttpResponse:
         parse_query(request, Body)
@@ -481,7 +494,6 @@ class ReleaseSlot(Operation):
         body=NamedSlot,
         answers={200: ReleasedSlot},
         errors=[NotFound, StaleToken, LeaseLost],
-        remembers=False,
         summary="Give a slot back",
     )
     def post(self, request: HttpRequest, pool: str, slot_id: str) -> HttpResponse:

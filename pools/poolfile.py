@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,11 @@ MEMBERS = {
 RESERVED_GRANT_FIELDS = {
     *("ok", "state", "request_id", "mode", "slot_id", "kind", "owner", "token", "ttlMinutes", "attrs", "env"),
     *("grantedAt", "lease_id", "fencing_token", "expires_at", "expires_in_ms", "ttl_minutes", "granted_at"),
+    *("holder", "principal"),
     *("grant_fields", "code", "error", "queued", "position", "eta", "eta_ms", "etaMs", "at", "session"),
 }
+#: Templates times slots: as many are rendered in about two seconds.
+MAX_RENDERED = 100_000
 # `leasehub run` exports these itself, and later calls of the command line read those.
 RESERVED_VARIABLES = ("POOL_RUN_", "LEASEHUB_")
 MAX_SLOTS = 10_000
@@ -304,8 +307,13 @@ def _checked_slot(given: Any, prefix: str, pool_name: str) -> DeclaredSlot:
     return DeclaredSlot(id_value, slot_id, kind, attributes)
 
 
-def _check_rendering(declaration: Declaration, slots: Iterable[DeclaredSlot], wrong: dict[str, str]) -> None:
+def _check_rendering(declaration: Declaration, slots: Sequence[DeclaredSlot], wrong: dict[str, str]) -> None:
     """Every template for every slot: a bad one fails here, not at a grant."""
+    for member in ("grantEnv", "grantFields"):
+        templates = declaration.members.get(member) or {}
+        if len(templates) * len(slots) > MAX_RENDERED:
+            wrong[member] = f'"{member}" has too many templates for {len(slots)} slots: at most {MAX_RENDERED} in all'
+            return
     for slot in slots:
         try:
             environment = declaration.grant_environment(slot)

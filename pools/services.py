@@ -42,6 +42,8 @@ from pools.models import (
 from pools.poolfile import Declaration, DeclaredSlot, PoolFile
 from pools.promotion import goes_in_one_call, grant_at_once, grant_in_one_call, is_silent, promote
 
+# The commands of a grant keep its leases alive until the moment in which it is ready.
+BEAT_OF_COMMANDS = timedelta(seconds=1)
 MAX_COUNT = 100
 # Beyond this nobody waits for their turn: something runs wild.
 MAX_WAITING = 10_000
@@ -327,7 +329,7 @@ def cancel(*, caller: Caller, request: Request) -> Request:
     """Leaves the queue, or gives back what was granted: afterwards the request holds nothing.
 
     A request that has ended already stays as it is. Raises NotFound for another principal's, but for an operator,
-    who drops it.
+    who drops it while it waits. Raises Busy when an operator means one that has its slots.
     """
     own = request.principal_id == caller.principal and caller.may_hold_as(request.holder)
     if not own and not caller.operates:
@@ -340,6 +342,7 @@ def cancel(*, caller: Caller, request: Request) -> Request:
             if own:
                 endings.cancel(pool, request, at=at, actor=Actor.of(caller))
             else:
+                _refuse_theft(request)
                 endings.drop(pool, request, "operator", at=at, actor=Actor.of(caller))
             # Its going may let those behind it pass.
             promote(pool, at=at)
@@ -349,7 +352,7 @@ def cancel(*, caller: Caller, request: Request) -> Request:
 
 @transaction.atomic
 def drop_waiter(*, actor: Actor, request_id: uuid.UUID) -> bool:
-    """An operator ends an open request. Raises NotFound."""
+    """An operator ends a request that waits. Raises NotFound, Busy when it has its slots."""
     found = Request.objects.filter(pool__organization_id=actor.organization, request_id=request_id)
     seen_row = found.select_related("pool").first()
     if seen_row is None:
@@ -357,9 +360,16 @@ def drop_waiter(*, actor: Actor, request_id: uuid.UUID) -> bool:
     pool = locked_pool(actor.organization, seen_row.pool.name)
     row = found.get()
     at = clock.now()
+    _refuse_theft(row)
     dropped = row.state in Request.OPEN and endings.drop(pool, row, "operator", at=at, actor=actor)
     promote(pool, at=at)
     return dropped
+
+
+def _refuse_theft(request: Request) -> None:
+    """Raises Busy: a lease that lives is ended by a force-release alone, with a reason ("no theft", invariant 4)."""
+    if request.state == Request.State.READY:
+        raise Busy("It has its slots: force-release their leases, with a reason.")
 
 
 # --- a holder's slot -------------------------------------------------------------------------------------------
@@ -435,6 +445,8 @@ def reprovision(
 
     Raises Busy while it is leased or a command runs, NotFound, Unsatisfiable.
     """
+    if ttl_seconds is not None:
+        leases.check_ttl(ttl_seconds)
     row, slot = _locked_slot(actor.organization, pool, slot_id)
     _sweep(row, at=clock.now())
     slot.refresh_from_db()
@@ -624,11 +636,14 @@ def _due_leases(pool: Pool, at: datetime) -> QuerySet[Resource]:
 def _drop_silent(pool: Pool, *, at: datetime) -> list[Request]:
     stale = at - timedelta(milliseconds=pool.waiter_stale_ms)
     silent = Request.objects.filter(pool=pool, state=Request.State.QUEUED, seen_at__lt=stale).order_by("ticket")
-    return [
+    dropped = [
         request
         for request in silent[:SWEEP_BATCH]
         if is_silent(pool, request, at) and endings.drop(pool, request, "silent", at=at)
     ]
+    for request in dropped:
+        request.refresh_from_db()
+    return dropped
 
 
 def _unclaimed(pool: Pool, at: datetime) -> QuerySet[Request]:
@@ -646,9 +661,19 @@ def _drop_unclaimed(pool: Pool, *, at: datetime) -> list[Request]:
     for request in _unclaimed(pool, at)[:SWEEP_BATCH]:
         # Against a waiter that fetches at this moment: whichever comes first.
         marked = Request.objects.filter(pk=request.pk, state=Request.State.READY, fetched_at=None).update(fetched_at=at)
-        if marked and endings.drop(pool, request, "unclaimed", at=at):
+        # Whoever beats has the grant, from wherever: now it counts as fetched.
+        if marked and not _is_kept(request) and endings.drop(pool, request, "unclaimed", at=at):
+            request.refresh_from_db()
             dropped.append(request)
     return dropped
+
+
+def _is_kept(request: Request) -> bool:
+    """Whether a grant was heartbeaten since it was ready; its commands beat before that."""
+    leased = Slot.objects.filter(request=request).values("lease_id")
+    beats = Resource.objects.filter(lease_id__in=leased).values_list("heartbeat_at", flat=True)
+    ready_at = request.ready_at or request.created_at
+    return any(beat is not None and beat > ready_at + BEAT_OF_COMMANDS for beat in beats)
 
 
 def _unchecked(pool: Pool, at: datetime) -> QuerySet[Slot]:

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, Field, StringConstraints
 
 from leasehub.api import paging
-from leasehub.api.parsing import Body, Instant, Label, Page, parse_body, parse_query
+from leasehub.api.parsing import Body, DisplayName, Instant, Label, Page, parse_body, parse_query
 from leasehub.api.rendering import data
 from leasehub.api.views import Operation, operation
 from leasehub.db import clock
@@ -49,7 +49,7 @@ class CreatePrincipal(Body):
 
     handle: Handle
     kind: Kind
-    display_name: Annotated[Label, StringConstraints(max_length=200)] = ""
+    display_name: DisplayName = ""
 
 
 class KeyView(BaseModel):

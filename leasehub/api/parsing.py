@@ -67,6 +67,19 @@ def _single_line(text: str) -> str:
     return _plain(text)
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+def _without_slash(text: str) -> str:
+    """It is a part of addresses."""
+    if "/" in text:
+        raise ValueError("must not have a slash")
+    return text
+
+
 def _has_surrogate(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
@@ -173,7 +186,11 @@ SENTENCES = {
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_single_line)]
 Label = Annotated[str, StringConstraints(max_length=120), AfterValidator(_plain)]
+DisplayName = Annotated[str, StringConstraints(max_length=200), AfterValidator(_plain)]
 Message = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_LENGTH), AfterValidator(_plain)]
+#: Why somebody did something.
+Reason = Annotated[Message, AfterValidator(_not_blank)]
+QueueName = Annotated[Identifier, AfterValidator(_without_slash)]
 Payload = Annotated[Any, AfterValidator(bounded_json)]
 Token = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 Holder = Annotated[str, StringConstraints(min_length=1, max_length=MAX_HOLDER_LENGTH), AfterValidator(_single_line)]

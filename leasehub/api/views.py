@@ -198,7 +198,7 @@ def _remembered(response: HttpResponse) -> idempotency.Answer:
 
 
 def _fingerprint(request: HttpRequest, caller: Caller) -> str:
-    """Two requests are the same when method, address and the body's JSON are, and what their keys may do.
+    """Two requests are the same when method, address, If-Match and the body's JSON are, and what their keys may do.
 
     Otherwise a key of the same principal with fewer rights would be shown what another one was answered.
     """
@@ -207,5 +207,6 @@ def _fingerprint(request: HttpRequest, caller: Caller) -> str:
     except RecursionError:
         raise ValidationError("The body is nested too deeply.", body="is nested too deeply") from None
     rights = f"{sorted(caller.rings)} {caller.holder_pattern}"
-    text = f"{request.method} {request.get_full_path()}\n{rights}\n{body}"
+    condition = request.META.get("HTTP_IF_MATCH", "")
+    text = f"{request.method} {request.get_full_path()}\n{rights}\n{condition}\n{body}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -53,13 +53,20 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HOLDER_HEADER = "HTTP_LEASEHUB_HOLDER"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """Who calls a tool."""
 
     caller: Caller
     #: The holder of the client's process, when it names one in the LeaseHub-Holder header.
     session: str | None
+    #: Whether the database was asked, in this request, if the key still works.
+    is_checked: bool = False
+
+    def check_key(self) -> None:
+        """Raises Unauthenticated."""
+        check_key(self.caller)
+        self.is_checked = True
 
     def holder(self, given: str | None) -> str:
         """The holder to act as: the given one, the session's or the handle. Raises ValidationError, OutsideFence."""
@@ -90,7 +97,7 @@ class Act:
     def __call__(self, call: Call, arguments: dict[str, Any]) -> dict[str, Any]:
         """Raises DomainError."""
         if not self.service_checks_key:
-            check_key(call.caller)
+            call.check_key()
         try:
             given = parsing.validated(self.arguments, arguments)
             if given.notices_cursor is not None:
@@ -98,11 +105,14 @@ class Act:
             if call.session is not None:
                 # Every tool uses it, if only for the notices: a wrong one is told at once, not at the first lease.
                 call.holder(getattr(given, "holder", None))
-            return self.carry(call, given)
+            answer = self.carry(call, given)
         except BEFORE_THE_SERVICE:
             # A key that works no more is told so first.
-            check_key(call.caller)
+            call.check_key()
             raise
+        # By the service, in its one round trip.
+        call.is_checked = True
+        return answer
 
     def is_for(self, request: HttpRequest) -> bool:
         caller: Caller = request.mcp.caller  # type: ignore[attr-defined]
@@ -219,9 +229,11 @@ def _identify(request: HttpRequest) -> None:
     """Who calls. Raises Unauthenticated."""
     authorization = request.META.get("HTTP_AUTHORIZATION")
     # Of a tool's call its service asks whether the key still works, or Act does.
-    known = recognize if TOOL_CALL in request.body else authenticate
+    is_call = TOOL_CALL in request.body
+    caller = recognize(authorization) if is_call else authenticate(authorization)
     # An empty header names nobody.
-    request.mcp = Call(known(authorization), request.META.get(HOLDER_HEADER) or None)  # type: ignore[attr-defined]
+    session = request.META.get(HOLDER_HEADER) or None
+    request.mcp = Call(caller, session, is_checked=not is_call)  # type: ignore[attr-defined]
 
 
 class Headers:
@@ -275,6 +287,10 @@ def endpoint(request: HttpRequest) -> HttpResponse:
         parsing.body_bytes(request)
         request.__dict__["headers"] = Headers(request.META)
         response = server(request)
+        call: Call | None = getattr(request, "mcp", None)
+        if call is not None and not call.is_checked:
+            # It looked like a tool's call, and no tool has asked: there is none, or it was refused before.
+            call.check_key()
     except DomainError as error:
         response = rendering.error_response(error)
         if error.status == HTTPStatus.UNAUTHORIZED and "HTTP_AUTHORIZATION" in request.META:

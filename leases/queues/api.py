@@ -17,6 +17,7 @@ from leasehub.api.parsing import (
     Message,
     Page,
     Payload,
+    QueueName,
     Token,
     parse_body,
     parse_query,
@@ -87,9 +88,9 @@ class PutAnswer(RootModel[TaskPut | TasksPut]):
 class ClaimTask(Body):
     EXAMPLE: ClassVar = {"queue": "build", "ttl_seconds": 60, "wait_seconds": 20}
 
-    queue: Identifier
+    queue: QueueName
     holder: Holder | None = None
-    ttl_seconds: Seconds = min(300, settings.LEASEHUB_MAX_TTL_SECONDS)
+    ttl_seconds: Seconds = max(settings.LEASEHUB_MIN_TTL_SECONDS, min(300, settings.LEASEHUB_MAX_TTL_SECONDS))
     wait_seconds: Annotated[int, Field(ge=0, le=LONGEST_WAIT_SECONDS)] = 0
     count: Annotated[int, Field(ge=1, le=MOST_CLAIMS)] = 1
 
@@ -347,6 +348,7 @@ class RetryTask(Operation):
         summary="A dead task is ready again, with all its attempts",
     )
     def post(self, request: HttpRequest, task_id: str) -> HttpResponse:
+        parse_body(request, Body)
         task = services.retry(actor=Actor.of(self.caller), task_id=queries.parse_task_id(task_id))
         return data(task_view(self.caller, task, clock.now()))
 
@@ -470,7 +472,7 @@ def named(caller: Caller, task_id: str) -> uuid.UUID:
 
 
 class _QueueName(Body):
-    queue: Identifier
+    queue: QueueName
 
 
 def _queue_name(text: str) -> str:

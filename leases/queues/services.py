@@ -19,7 +19,7 @@ from leasehub.db.constraints import translated
 from leasehub.db.locks import lock_rows
 from leasehub.errors import NotFound, Unauthenticated
 from leasehub.events.journal import record
-from leasehub.identity.authentication import Caller
+from leasehub.identity.authentication import Caller, check_key
 from leases import queries as leases
 from leases.engines import Outcome
 from leases.errors import LeaseLost, StaleToken
@@ -243,6 +243,8 @@ def _check_fence(caller: Caller, task_id: uuid.UUID) -> None:
         return
     held = queries.claim(organization=caller.organization, task_id=task_id)
     if held is not None and not caller.may_hold_as(held.holder or ""):
+        # Before the engine, which is what checks the key otherwise.
+        check_key(caller)
         raise NotFound
 
 

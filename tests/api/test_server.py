@@ -73,6 +73,14 @@ CASES: dict[str, Any] = {
         lambda c: request(c, ACQUIRE, line=b"POST /v1/leases?%FF").replace(b"/json", b"/json; charset=hex"),
         400,
     ),
+    "a parameter in a charset that is none": (
+        lambda c: request(c, ACQUIRE).replace(b"/json", b"/json; a*=bogus'en'x"),
+        201,
+    ),
+    "a parameter that its charset does not take": (
+        lambda c: request(c, ACQUIRE.replace(b'"x"', b'"y"')).replace(b"/json", b"/json; a*=idna''%ff%ff"),
+        201,
+    ),
     "form data": (lambda c: request(c, ACQUIRE).replace(b"application/json", b"multipart/form-data; boundary=x"), 415),
     # The web server leaves out what is no text, and no media type is JSON.
     "a media type of bytes": (lambda c: request(c, ACQUIRE).replace(b"application/json", b"\xff\xfe"), None),

@@ -193,6 +193,9 @@ def test_a_repeated_acceptance_replays_with_the_time_that_is_left(
     (one,), (two,) = first["leases"], again["leases"]
     assert (two["lease_id"], two["fencing_token"]) == (one["lease_id"], one["fencing_token"])
     assert 0 < two["expires_in_ms"] <= one["expires_in_ms"] - 10_000
+    token = {"fencing_token": one["fencing_token"]}
+    beaten = teammate.post(f"leases/{one['lease_id']}/heartbeat", token).json()["data"]
+    assert accept()["leases"][0]["expires_at"] == beaten["expires_at"] > one["expires_at"]
     teammate.delete(f"leases/{one['lease_id']}")
     assert accept()["leases"][0]["expires_in_ms"] == 0
     assert resolve(teammate, handoff_id).status_code == 404

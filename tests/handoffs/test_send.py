@@ -1,8 +1,10 @@
+import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from handoffs import credentials
 from leasehub.db.clock import iso
 from tests.conftest import Caster, cast, error_of
 from tests.handoffs.conftest import events_of, resolve, send, sent, show
@@ -196,3 +198,10 @@ def test_with_ring_2_alone_the_parties_see_its_events_and_nobody_else_does(agent
     for party in (giver, addressee):
         assert [event["type"] for event in events_of(party)] == ["handoff.created", "handoff.rejected"]
     assert events_of(other) == []
+
+
+def test_credentials_are_looked_for_in_linear_time() -> None:
+    """What an engine that backtracks takes seconds for, with every other thread waiting."""
+    began = time.perf_counter()
+    credentials.refuse(result="-eyJ" * 16_000)
+    assert time.perf_counter() - began < 1

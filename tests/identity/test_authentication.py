@@ -138,9 +138,7 @@ def test_a_batch_asks_once_for_all(agent: Caster) -> None:
 def test_the_key_is_found_by_its_index(agent: Caster) -> None:
     with CaptureQueriesContext(connection) as captured:
         agent.get("whoami")
-    (query,) = [
-        query["sql"] for query in captured if query["sql"].startswith("SELECT") and "secret_sha256" in query["sql"]
-    ]
+    assert sum("secret_sha256" in query["sql"] for query in captured) == 1
     # A table of one page is read as a whole, or by any of its indexes at the same cost.
     secrets = [f"{number:064x}" for number in range(2000)]
     ApiKey.objects.bulk_create(
@@ -151,7 +149,7 @@ def test_the_key_is_found_by_its_index(agent: Caster) -> None:
         if connection.vendor == "postgresql":
             cursor.execute("ANALYZE identity_apikey")
         explain = "EXPLAIN" if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
-        cursor.execute(f"{explain} {query}", [secrets[0]])
+        cursor.execute(f"{explain} {authentication.LOOK_UP}", [secrets[0]])
         plan = str(cursor.fetchall())
     assert "identity_apikey_secret_sha256" in plan or "(secret_sha256=?)" in plan, plan
 

@@ -152,3 +152,23 @@ def test_a_key_for_a_principal_that_is_of_another_kind_is_refused(operator: Cast
     assert operator.post("keys", {"principal": "robot"}).status_code == 201
     refused = error_of(operator.post("keys", {"principal": "robot", "kind": "human"}))
     assert (refused["status"], refused["fields"]) == (400, {"kind": "is service"})
+
+
+def test_a_fence_is_looked_at_in_linear_time(operator: Caster) -> None:
+    """With the standard library's engine this holder takes longer than anybody waits, and every thread waits too."""
+    key = by(made(operator, holder_pattern="^(a|a)*b$"), Principal.objects.get(handle="muse"))
+    refused = error_of(key.acquire(holder="a" * 128))
+    assert (refused["status"], refused["code"]) == (403, "FORBIDDEN")
+    assert key.acquire(holder="aab").status_code == 201
+
+
+@pytest.mark.parametrize("pattern", ["^(?=a)a$", "^(a)\\1$", "^(?<!a)b$"])
+def test_a_fence_that_would_need_to_backtrack_is_refused(operator: Caster, pattern: str) -> None:
+    refused = error_of(made(operator, holder_pattern=pattern))
+    assert "RE2" in refused["fields"]["holder_pattern"]
+
+
+def test_a_fence_that_no_engine_takes_any_more_holds_nobody(operator: Caster) -> None:
+    key = by(made(operator, holder_pattern="^ci-.*$"), Principal.objects.get(handle="muse"))
+    ApiKey.objects.filter(principal__handle="muse").update(holder_pattern="^(?=ci)ci-.*$")
+    assert key.acquire(holder="ci-1").status_code == 403

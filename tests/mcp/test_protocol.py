@@ -76,6 +76,10 @@ def test_a_revoked_key_fails_at_the_next_call(mine: Session, tool: str) -> None:
     assert mine.send("tools/call", {"name": tool, "arguments": arguments}).status_code == 401
     assert mine.send("tools/call", {"name": tool, "arguments": {"nonsense": 1}}).status_code == 401
     assert mine.send("tools/list").status_code == 401
+    # What looks like a tool's call, and is none.
+    assert mine.send("tools/list", {"cursor": "tools/call"}).status_code == 401
+    assert mine.send("tools/call", {"name": "no_such_tool", "arguments": {}}).status_code == 401
+    assert mine.send("tools/call", {"name": tool, "arguments": "nonsense"}).status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,13 @@ def test_the_actions_call_the_services(declare: Declare, agent: Caster, admin_cl
     Slot.objects.update(is_broken=True)
     act(admin_client, "slot", "repair", slot)
     assert not Slot.objects.get().is_broken
-    act(admin_client, "request", "drop", Request.objects.get())
-    dropped = look(agent, waiter)
+    refused = act(admin_client, "request", "drop", Request.objects.get())
+    assert "force-release their leases" in refused.content.decode()
+    second = ask(agent)
+    act(admin_client, "request", "drop", Request.objects.get(state="queued"))
+    dropped = look(agent, second)
     assert (dropped["state"], dropped["reason"]) == ("dropped", "operator")
-    assert Slot.objects.get().lease_id is None
+    assert look(agent, waiter)["state"] == "ready"
 
 
 def test_reprovisioning_and_health_run_commands(declare: Declare, admin_client: Client) -> None:

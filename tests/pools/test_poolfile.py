@@ -21,6 +21,12 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"slots": TWO, "name": "No Good"}, "name", 'invalid pool "name"'),
     ({"slots": TWO, "name": 7}, "name", 'invalid pool "name"'),
     ({"slots": TWO, "name": "other"}, "name", 'invalid pool "name"'),
+    (
+        {"slots": [{"id": n} for n in range(400)], "grantEnv": {f"V{n}": "{id}" for n in range(300)}},
+        "grantEnv",
+        "too many templates",
+    ),
+    ({"slots": TWO, "grantFields": {"holder": "somebody"}}, "grantFields.holder", "collides"),
     ({"slots": TWO, "kindPrefix": 1}, "kindPrefix", '"kindPrefix" must be a string'),
     ({"slots": TWO, "queueLockKind": "No"}, "queueLockKind", "must match"),
     ({"slots": TWO, "provision": None}, "provision", '"provision" must be a string'),

@@ -264,3 +264,59 @@ def test_many_who_ask_at_once_get_a_slot_each_and_a_ticket_each(
     ready = [request for request in made if request.state == "ready"]
     assert sorted(request.ticket for request in ready) == list(range(1, 13))
     assert len({request.granted[0][0].pk for request in ready}) == 12  # type: ignore[attr-defined]
+
+
+def test_a_grant_that_is_heartbeaten_is_taken_from_nobody(
+    agent: Caster, teammate: Caster, declare: Declare, clock: Any
+) -> None:
+    """By one who learnt of it otherwise, from the event of its grant, and never fetched it."""
+    declare(slots=slots(1), claimWindowMs=20_000, ttlMinutes=1)
+    first = ask(agent)
+    waits = ask(teammate, mode="async")
+    on_slot(agent, first["grants"][0], "release")
+    granted = Event.objects.filter(type="pool.granted").latest("pk")
+    token = {"slot_id": 1, "fencing_token": granted.fencing_token}
+    for _ in range(4):
+        clock.move(seconds=10)
+        assert on_slot(teammate, token, "heartbeat").status_code == 200
+        services.sweep_pools()
+    assert look(teammate, waits, "?peek=true")["state"] == "ready"
+
+
+def test_an_operator_ends_no_grant_without_a_reason(agent: Caster, operator: Caster, declare: Declare) -> None:
+    declare(slots=slots(1))
+    held, waits = ask(agent), ask(agent)
+    refused = error_of(operator.delete(f"pools/e2e/requests/{held['request_id']}"))
+    assert (refused["status"], refused["code"]) == (409, "CONFLICT")
+    assert on_slot(agent, held["grants"][0], "heartbeat").status_code == 200
+    assert operator.delete(f"pools/e2e/requests/{waits['request_id']}").json()["data"]["state"] == "dropped"
+
+
+def test_what_was_granted_at_once_is_answered_again_after_its_end(agent: Caster, declare: Declare) -> None:
+    declare(slots=slots(1))
+    key = {"Idempotency-Key": "once"}
+    first = agent.request("POST", "pools/e2e/requests", {"mode": "blocking"}, **key)
+    on_slot(agent, first.json()["data"]["grants"][0], "release")
+    again = agent.request("POST", "pools/e2e/requests", {"mode": "blocking"}, **key)
+    assert (again.status_code, again.headers["Location"]) == (201, first.headers["Location"])
+    (was,), (now,) = (answer.json()["data"].pop("grants") for answer in (first, again))
+    assert now == {**was, "expires_in_ms": 0}
+    assert first.json()["data"]["request_id"] == again.json()["data"]["request_id"]
+
+
+def test_a_release_is_repeated_without_harm(agent: Caster, declare: Declare) -> None:
+    declare(slots=slots(1))
+    (grant,) = ask(agent)["grants"]
+    body = {"fencing_token": grant["fencing_token"]}
+    path, key = f"pools/e2e/slots/{grant['slot_id']}/release", {"Idempotency-Key": "once"}
+    answers = [agent.request("POST", path, body, **key) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].content == answers[1].content
+    assert agent.request("POST", path, {"fencing_token": 1}, **key).status_code == 422
+
+
+def test_text_of_a_session_is_text(agent: Caster, declare: Declare) -> None:
+    declare(slots=slots(1))
+    for session in ("\0", "a\nb", "\u202ea", " "):
+        refused = error_of(agent.post("pools/e2e/requests", {"mode": "async", "session": session}))
+        assert (refused["status"], list(refused["fields"])) == (400, ["session"])

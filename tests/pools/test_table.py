@@ -117,6 +117,9 @@ def expected(verb: str, state: str) -> tuple[int, str | None, str]:
     """Status, code, and the state afterwards."""
     if verb == "cancel-by-a-teammate":
         return 404, "NOT_FOUND", state
+    if verb == "drop" and state == "ready":
+        # Its leases live: they are ended by a force-release alone, with a reason.
+        return 409, "CONFLICT", state
     if verb in ENDS_AS:
         return 200, None, ENDS_AS[verb] if state in Request.OPEN else state
     if verb in ON_THE_SLOT and state == "lease_lost":

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from leasehub.events.models import Event
+from leasehub.identity import services as identity
+from leasehub.identity.models import ApiKey, Organization
 from leases.models import Resource
 from leases.queues import services
 from leases.queues.models import Queue, Task
@@ -363,3 +365,29 @@ def test_finished_tasks_go_after_their_queues_days_and_dead_ones_stay(
     named = list(Task.objects.values_list("pk", flat=True))
     assert services.purge(organization=agent.principal.organization_id, task_ids=named) == 1
     assert Task.objects.count() == 1
+
+
+def test_a_revoked_key_with_a_fence_is_told_so_first(agent: Caster, organization: Organization) -> None:
+    fenced = cast(organization, "agent", holder_pattern="^ci-.*$")
+    put(agent)
+    claimed = claim(agent, holder="shell")
+    fenced.get("whoami")
+    identity.revoke_key(organization=organization.pk, key=ApiKey.objects.get(holder_pattern="^ci-.*$"))
+    for verb in ("complete", "fail"):
+        body = {**token(claimed), **({"error": "no"} if verb == "fail" else {})}
+        assert fenced.post(f"tasks/{claimed['task_id']}/{verb}", body).status_code == 401
+    assert fenced.post(f"leases/{claimed['task_id']}/heartbeat", token(claimed)).status_code == 401
+
+
+def test_a_retry_reads_its_body(agent: Caster, operator: Caster) -> None:
+    task_id = put(agent)
+    agent.post(f"tasks/{task_id}/fail", {**token(claim(agent)), "error": "no", "final": True})
+    assert operator.post(f"tasks/{task_id}/retry", {"surplus": 1}).status_code == 400
+    assert operator.post(f"tasks/{task_id}/retry", b"not JSON").status_code == 400
+    assert task(agent, task_id)["state"] == "dead"
+    assert operator.post(f"tasks/{task_id}/retry").status_code == 200
+
+
+def test_a_queue_whose_name_could_be_no_address_is_refused(agent: Caster) -> None:
+    refused = error_of(agent.post("leases/hot-claim", {"queue": "a/b"}))
+    assert list(refused["fields"]) == ["queue"]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from leasehub.api import waiting
-from leasehub.api.parsing import Message, Payload
+from leasehub.api.parsing import Message, Payload, Reason
 from leasehub.db import clock
 from leasehub.explain.resources import GIVEN_BY
 from leasehub.identity.rings import ACT, OPERATE
@@ -64,7 +64,7 @@ class WaitFor(OnResource):
 class ForceRelease(Arguments):
     lease_id: LeaseId
     fencing_token: Annotated[int, Field(ge=1, le=2**53 - 1, description="The token of the lease that is meant")]
-    reason: Annotated[Message, Field(description="Recorded with the release, for its holder to read")]
+    reason: Annotated[Reason, Field(description="Recorded with the release, for its holder to read")]
 
 
 class PreviousLease(Part):

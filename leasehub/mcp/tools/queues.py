@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from leasehub.api.parsing import Identifier, Message, Payload
+from leasehub.api.parsing import Message, Payload, QueueName
 from leasehub.db import clock
 from leasehub.identity.rings import ACT
 from leasehub.mcp.schemas import (
@@ -27,7 +27,7 @@ TaskId = Annotated[str, Field(min_length=1, max_length=200, description="The tas
 
 
 class Claim(Arguments):
-    queue: Annotated[Identifier, Field(description="The queue's name")]
+    queue: Annotated[QueueName, Field(description="The queue's name")]
     holder: HolderName | None = None
     ttl_seconds: TtlSeconds = DEFAULT_TTL_SECONDS
     wait_seconds: WaitSeconds = 0
