@@ -23,7 +23,7 @@ VERBS = {
     "task heartbeat": ("task", "heartbeat"),
     "task complete": ("task", "complete"),
     "task fail": ("task", "fail"),
-    "task return": ("task", "give_back"),
+    "task return": ("task", "return_task"),
     "task show": ("task", "show"),
     "task retry": ("task", "retry"),
     "queue status": ("task", "queue_status"),
@@ -87,7 +87,7 @@ VERBS = {
 def main(arguments: list[str] | None = None) -> int:
     verb, rest = _resolve(sys.argv[1:] if arguments is None else arguments)
     from leasehub.cli.flags import HelpWanted
-    from leasehub.client.failures import Failure, Internal
+    from leasehub.client.failures import Failure
 
     try:
         return _function(verb, rest)(rest)
@@ -96,10 +96,13 @@ def main(arguments: list[str] | None = None) -> int:
     except Failure as failure:
         return _fail(verb, failure, rest)
     except KeyboardInterrupt:
-        _fail(verb, Internal("interrupted"), rest)
-        return 130
+        from leasehub.cli.signals import SIGINT, EndedBySignal
+
+        return _fail(verb, EndedBySignal(SIGINT), rest)
     except Exception as fault:
         import traceback
+
+        from leasehub.client.failures import Internal
 
         traceback.print_exception(fault)
         return _fail(verb, Internal(f"{type(fault).__name__}: {fault}"), rest)

@@ -8,12 +8,12 @@ import os
 
 from leasehub.cli import flags
 from leasehub.cli.output import emit, say
+from leasehub.cli.signals import Signals, Watchful, granted
 from leasehub.cli.timestamps import epoch_ms, iso
 from leasehub.client import credentials, jsontext
 from leasehub.client.acquiring import Once
 from leasehub.client.acquiring import acquire as acquire_once
-from leasehub.client.failures import Failure, Refused, Unreachable, Usage
-from leasehub.client.patience import Patience
+from leasehub.client.failures import Conflict, Failure, Refused, Unreachable, Usage
 from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 TYPE_CHECKING = False
@@ -57,12 +57,14 @@ def acquire(arguments: list[str]) -> int:
         "payload": payload,
         "reacquire": False,
     }
+    signals = Signals()
+    once, patience = Once(connection, "/v1/leases"), Watchful(wait_ms / 1000, signals)
     try:
-        answer = acquire_once(Once(connection, "/v1/leases"), body, Patience(wait_ms / 1000))
+        answer = granted(lambda: acquire_once(once, body, patience), connection, signals, "before it was acquired")
+    except Conflict as conflict:
+        return emit(_held(connection, kind, owner, conflict, wait_ms), pretty="pretty" in given)
     except Refused as refused:
-        if refused.reason != "CONFLICT":
-            raise outside_fence(refused) from None
-        return emit(_held(connection, kind, owner, refused, wait_ms), pretty="pretty" in given)
+        raise outside_fence(refused) from None
     return emit(_acquired(kind, owner, ttl_seconds, payload, answer), pretty="pretty" in given)
 
 

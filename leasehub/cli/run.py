@@ -6,13 +6,12 @@ from leasehub.cli import flags
 from leasehub.cli.guardian import Guardian
 from leasehub.cli.lease import Place, look_at, outside_fence
 from leasehub.cli.output import emit, say
-from leasehub.cli.signals import Signals, interrupted
+from leasehub.cli.signals import Signals, Watchful, interrupted
 from leasehub.cli.supervision import Hold, Supervision, release
 from leasehub.client import credentials
 from leasehub.client.acquiring import RELEASE_ATTEMPTS, Once, acquire
 from leasehub.client.failures import Conflict, Refused, Unreachable, Usage
 from leasehub.client.holder import own_holder
-from leasehub.client.patience import Patience
 from leasehub.client.wire import Connection, Members
 
 LEASE_LOST_STATUS = 75
@@ -69,22 +68,6 @@ def _checked(command: list[str]) -> list[str]:
     return command
 
 
-class _Watchful(Patience):
-    """Is over as soon as a signal has come."""
-
-    def __init__(self, seconds: float, signals: Signals) -> None:
-        super().__init__(seconds)
-        self.signals = signals
-
-    def sleep(self, seconds: float) -> bool:
-        left = self.left()
-        if left <= 0:
-            return False
-        if not self.signals.received:
-            self.signals.wait(min(seconds, max(0.05, left)))
-        return not self.signals.received
-
-
 def _acquire(
     connection: Connection,
     body: dict[str, object],
@@ -95,7 +78,7 @@ def _acquire(
     """None when a signal came first. A refusal or an unreachable server is raised once the wait is over."""
     once = Once(connection, "/v1/leases")
     try:
-        answer = acquire(once, body, _Watchful(wait_seconds, signals))
+        answer = acquire(once, body, Watchful(wait_seconds, signals))
     except (Conflict, Unreachable):
         if signals.received:
             return None

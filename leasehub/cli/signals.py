@@ -2,19 +2,37 @@
 
 import os
 import select
-import signal
-import socket
 
 from leasehub.cli.output import emit, say
+from leasehub.client.acquiring import release
+from leasehub.client.failures import Conflict, Failure, Refused, Unreachable
+from leasehub.client.patience import Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import signal
+    import socket
+    from collections.abc import Callable, Iterable
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    from leasehub.client.wire import Connection, Members
+else:
+    # signal.py would pull in enum, for `lease acquire` too.
+    import _signal as signal
+
+SIGINT = signal.SIGINT
+ENDING = (SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+RELEASE_SECONDS = 3.0
 
 
-def readable(seconds: float, *sources: int | socket.socket) -> list[int | socket.socket]:
+class EndedBySignal(Failure):
+    code = "interrupted"
+
+    def __init__(self, number: int, when: str = "") -> None:
+        super().__init__(f"ended by {_name(number)} {when}".rstrip())
+        self.exit_status = 128 + number
+
+
+def readable(seconds: float, *sources: "int | socket.socket") -> "list[int | socket.socket]":
     return select.select(sources, [], [], seconds)[0]
 
 
@@ -37,7 +55,7 @@ class Signals:
         self.received.append(number)
         self.at_once()
 
-    def wait(self, seconds: float, *also: int | socket.socket) -> list[int | socket.socket]:
+    def wait(self, seconds: float, *also: "int | socket.socket") -> "list[int | socket.socket]":
         """Those of the others that have something to read; ends early when a signal arrives."""
         ready = readable(seconds, self._wake, *also)
         if self._wake in ready:
@@ -46,11 +64,66 @@ class Signals:
         return ready
 
 
+class Watchful(Patience):
+    """Is over as soon as a signal has come."""
+
+    def __init__(self, seconds: float, signals: Signals) -> None:
+        super().__init__(seconds)
+        self.signals = signals
+
+    def left(self) -> float:
+        return 0.0 if self.signals.received else super().left()
+
+    def sleep(self, seconds: float) -> bool:
+        left = self.left()
+        if left <= 0:
+            return False
+        self.signals.wait(min(seconds, max(0.05, left)))
+        return not self.signals.received
+
+
 def interrupted(signals: Signals, when: str, *, is_silent: bool = False) -> int:
     """Says that a signal has ended the verb, on stdout unless it ``is_silent``; the exit status."""
     number = signals.received[0]
-    message = f"ended by {signal.Signals(number).name} {when}"
+    message = f"ended by {_name(number)} {when}"
     say(message)
     if not is_silent:
         emit({"ok": False, "code": "interrupted", "message": message})
     return 128 + number
+
+
+def _name(number: int) -> str:
+    import signal
+
+    return signal.Signals(number).name
+
+
+def granted(ask: "Callable[[], Members]", connection: "Connection", signals: Signals, when: str) -> "Members":
+    """What ``ask`` gets: a lease, claims, or nothing. Its answer is waited for whatever comes, since it may be a grant;
+    when a signal has come by then nobody will use that, so it is given back and EndedBySignal raised."""
+    try:
+        answer = ask()
+    except (Conflict, Unreachable) as failure:
+        if not signals.received:
+            raise
+        if isinstance(failure, Unreachable) and failure.sent:
+            say(f"what was granted unheard is left to run out: {failure}")
+        raise EndedBySignal(signals.received[0], when) from None
+    if signals.received:
+        _give_back(connection, answer.get("claims", [answer] if answer else []))
+        raise EndedBySignal(signals.received[0], when)
+    return answer
+
+
+def _give_back(connection: "Connection", leases: "Iterable[Members]") -> None:
+    connection.close()
+    connection.timeout = RELEASE_SECONDS
+    for lease in leases:
+        try:
+            release(connection, str(lease["lease_id"]), int(lease["fencing_token"]))
+        except Refused:
+            # Ended already is as good as released.
+            continue
+        except Failure as failure:
+            say(f"what was granted is left to run out: {failure}")
+            return

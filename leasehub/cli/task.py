@@ -1,17 +1,20 @@
 """leasehub task put|claim|heartbeat|complete|fail|return|show|retry, and leasehub queue status."""
 
 import math
-import time
 
 from leasehub.cli import flags
 from leasehub.cli.lease import outside_fence
 from leasehub.cli.output import emit
+from leasehub.cli.signals import Signals, Watchful, granted
 from leasehub.client import credentials, jsontext
+from leasehub.client.acquiring import Once
+from leasehub.client.clock import boot_clock
 from leasehub.client.failures import Refused, Usage
 from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
-# How long one request to the server waits at most; a longer wait is made of several.
-SERVER_WAIT_SECONDS = 25
+# How long one call waits at the server; a longer wait is made of several. A signal has to wait for its answer, which
+# may be a claim that is to be given back; and the server may give a task to a call whose process has been killed.
+CLAIM_WAIT_SECONDS = 5
 CROWDED_SECONDS = 1.0
 CLAIM = ("queue", "holder", "ttl-seconds", "wait-seconds", "count")
 
@@ -41,11 +44,14 @@ def put(arguments: list[str]) -> int:
 def claim(arguments: list[str]) -> int:
     given = flags.read("task claim", arguments, values=CLAIM, switches=("pretty",))
     given.required("queue")
+    body, wait_seconds, server = _claim_body(given), _wait_of(given), connection()
+    signals = Signals()
+    once, patience = Once(server, "/v1/leases/hot-claim"), Watchful(wait_seconds, signals)
     try:
-        answer = _claim_within(connection(), _claim_body(given), _wait_of(given))
+        answer = granted(lambda: _claim_within(once, body, patience), server, signals, "before a task was claimed")
     except Refused as refused:
         raise outside_fence(refused) from None
-    if answer is None:
+    if not answer:
         message = f"queue {given['queue']} has no task to claim"
         return emit({"ok": False, "code": "empty", "message": message}, pretty="pretty" in given)
     return _ok("claimed", answer, given)
@@ -65,23 +71,19 @@ def _wait_of(given: flags.Flags) -> int:
     return flags.whole("wait-seconds", given.get("wait-seconds", "0"), most=86400)
 
 
-def _claim_within(server: Connection, body: dict[str, object], wait_seconds: int) -> Members | None:
-    """A claim, or None when there was nothing to claim for so long."""
-    give_up = time.monotonic() + wait_seconds
-    left: float = wait_seconds
+def _claim_within(once: Once, body: dict[str, object], patience: Watchful) -> Members:
+    """A claim, or nothing when there was nothing to claim for so long."""
     while True:
-        asked = min(math.ceil(left), SERVER_WAIT_SECONDS)
-        server.timeout = TIMEOUT_SECONDS + asked
-        began = time.monotonic()
-        # A key of its own for each request: a claim whose answer was lost is found again.
-        answer = server.call("POST", "/v1/leases/hot-claim", {**body, "wait_seconds": asked}, key=fresh_key())
-        now = time.monotonic()
-        left = give_up - now
-        if answer or left <= 0:
-            return answer or None
-        if now - began < asked:
-            # So many wait at the server that this call could not.
-            time.sleep(min(CROWDED_SECONDS, left))
+        asked = min(max(0, math.ceil(patience.left())), CLAIM_WAIT_SECONDS)
+        once.connection.timeout = TIMEOUT_SECONDS + asked
+        began = boot_clock()
+        answer = once.ask({**body, "wait_seconds": asked})
+        if answer or patience.left() <= 0:
+            return answer
+        # So many wait at the server that this call could not.
+        is_crowded = boot_clock() - began < asked
+        if is_crowded and not patience.sleep(CROWDED_SECONDS):
+            return answer
 
 
 def heartbeat(arguments: list[str]) -> int:
@@ -109,7 +111,7 @@ def fail(arguments: list[str]) -> int:
     return _ok("failed", _finish(given, "fail", body), given)
 
 
-def give_back(arguments: list[str]) -> int:
+def return_task(arguments: list[str]) -> int:
     given = _of_task("task return", arguments)
     path = f"/v1/leases/{quoted(given['task'])}?fencing_token={_token(given)}"
     return _ok("returned", connection().call("DELETE", path), given)

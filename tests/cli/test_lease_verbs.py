@@ -1,6 +1,8 @@
 """The lease verbs against a real server: flags, members, their order, codes and exit statuses."""
 
 import json
+import signal
+import threading
 import time
 
 import pytest
@@ -402,3 +404,36 @@ def test_status_and_list_show_a_resource_that_another_door_leased(alice, kind):
 def test_help_for_a_verb_that_is_none_is_a_usage_error(alice):
     assert alice("bogus", "--help").status == 2
     assert alice("lease", "--help").said == {"ok": True, "code": "help"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_wait_with_an_object(alice, bob, kind, number):
+    acquired(alice, kind)
+    flags = ["--kind", kind, "--ttl", "5", "--wait-ms", "30000"]
+    process = bob.start("lease", "acquire", *flags, stdout=-1, stderr=-1, text=True)
+    time.sleep(1)
+    process.send_signal(number)
+    text, errors = process.communicate(timeout=20)
+    assert (process.returncode, json.loads(text)["code"]) == (128 + number, "interrupted")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_lease_that_comes_after_the_signal_is_given_back(faulty, fake, number):
+    answers = threading.Event()
+
+    def late(handler):
+        if handler.command == "POST":
+            answers.wait(20)
+        return False
+
+    fake.faults.append(late)
+    process = faulty.start("lease", "acquire", "--kind", "k", "--ttl", "5", "--owner", "o", stdout=-1, stderr=-1)
+    until(lambda: fake.seen)
+    process.send_signal(number)
+    time.sleep(0.2)
+    answers.set()
+    text, _ = process.communicate(timeout=20)
+    assert (process.returncode, json.loads(text)["code"]) == (128 + number, "interrupted")
+    assert [seen[0] for seen in fake.seen] == ["POST", "DELETE"]
+    assert fake.leases.rows == {}

@@ -1,12 +1,14 @@
 """What a hot verb imports, and what every ending looks like."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from tests.cli.conftest import ROOT
+from tests.cli.conftest import ROOT, until
 
 HEAVY = {
     "argparse",
@@ -108,6 +110,16 @@ def test_a_wrong_command_line_is_one_object_on_stdout_and_text_on_stderr(faulty,
     assert outcome.said["message"] in outcome.errors
     assert "usage: leasehub" in outcome.errors
     assert "Traceback" not in outcome.errors
+
+
+def test_any_verb_that_is_interrupted_says_so(faulty, fake):
+    fake.faults.append(lambda handler: time.sleep(5))
+    process = faulty.start("lease", "status", "--kind", "k", stdout=-1, stderr=-1)
+    until(lambda: fake.seen)
+    process.send_signal(signal.SIGINT)
+    text, errors = process.communicate(timeout=20)
+    assert (process.returncode, json.loads(text)["code"]) == (130, "interrupted")
+    assert b"Traceback" not in errors
 
 
 def test_an_unknown_flag_is_named(faulty):

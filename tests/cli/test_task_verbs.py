@@ -1,9 +1,13 @@
 """The task verbs and queue status against a real server."""
 
 import json
+import signal
+import threading
 import time
 
 import pytest
+
+from tests.cli.conftest import until
 
 
 @pytest.fixture
@@ -170,3 +174,87 @@ def test_a_wrong_value_is_a_usage_error_that_names_it(alice, arguments, named):
 def test_what_is_not_there_is_not_found(alice):
     for verb, flags in ("show", []), ("complete", ["--token", "1"]), ("return", ["--token", "1"]):
         assert alice("task", verb, "--task", "t_" + "0" * 32, *flags).said["code"] == "not_found"
+
+
+def waiting_for_a_task(faulty, fake):
+    """One whose call waits at the server until the event that is answered is set: then it gets what is there."""
+    answers = threading.Event()
+
+    def wait_at_the_server(handler):
+        if handler.path == "/v1/leases/hot-claim":
+            answers.wait(20)
+        return False
+
+    fake.faults.append(wait_at_the_server)
+    flags = ["--queue", "q", "--holder", "h", "--wait-seconds", "20"]
+    process = faulty.start("task", "claim", *flags, stdout=-1, stderr=-1, text=True)
+    until(lambda: fake.seen)
+    return process, answers
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_claim_that_comes_after_the_signal_is_given_back(faulty, fake, number):
+    process, answers = waiting_for_a_task(faulty, fake)
+    process.send_signal(number)
+    time.sleep(0.2)
+    fake.leases.tasks.append("late")
+    answers.set()
+    text, errors = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(text)["code"]) == (128 + number, "interrupted")
+    assert signal.Signals(number).name in errors
+    assert fake.leases.tasks == []
+    assert [seen[0] for seen in fake.seen] == ["POST", "DELETE"]
+    assert fake.leases.rows == {}
+
+
+def test_of_several_claims_each_is_given_back(faulty, fake):
+    def several(handler):
+        if handler.path != "/v1/leases/hot-claim":
+            return False
+        answers.wait(20)
+        claims = [fake.leases.claim("alice", handler.body) for _ in range(3)]
+        handler.reply(200, {"claims": claims})
+        return True
+
+    answers = threading.Event()
+    fake.leases.tasks += [1, 2, 3]
+    fake.faults.append(several)
+    flags = ["--queue", "q", "--holder", "h", "--count", "3"]
+    process = faulty.start("task", "claim", *flags, stdout=-1, stderr=-1, text=True)
+    until(lambda: fake.seen)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    answers.set()
+    text, _ = process.communicate(timeout=30)
+    assert json.loads(text)["code"] == "interrupted"
+    assert len([seen for seen in fake.seen if seen[0] == "DELETE"]) == 3
+    assert fake.leases.rows == {}
+
+
+def test_a_signal_ends_a_wait_without_a_claim_and_asks_no_more(faulty, fake):
+    process, answers = waiting_for_a_task(faulty, fake)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    answers.set()
+    text, _ = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(text)["code"]) == (128 + signal.SIGTERM, "interrupted")
+    assert len(fake.seen) == 1
+
+
+def test_no_call_waits_long_for_one_who_may_be_dead(faulty, fake):
+    """The server may give a task to a call whose process has been killed meanwhile."""
+    process, answers = waiting_for_a_task(faulty, fake)
+    fake.leases.tasks.append(1)
+    answers.set()
+    process.communicate(timeout=30)
+    assert fake.seen[0][3]["wait_seconds"] == 5
+
+
+def test_an_interrupted_wait_takes_no_task_of_a_real_server(alice, bob, queue):
+    process = alice.start("task", "claim", "--queue", queue, "--wait-seconds", "20", stdout=-1, stderr=-1, text=True)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    task_id = put(bob, queue)
+    text, errors = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(text)["code"]) == (130, "interrupted"), errors
+    assert claimed(bob, queue)["task_id"] == task_id
