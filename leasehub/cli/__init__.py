@@ -82,6 +82,8 @@ VERBS = {
     "hook doctor": ("hookdoctor", "doctor"),
     "setup": ("setup", "setup"),
 }
+# A shell reads their stdout when they are given --shell.
+WITH_SHELL = ("pool acquire", "pool request", "pool claim")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -148,8 +150,10 @@ def _fail(verb: str, failure: "Failure", rest: list[str]) -> int:
     say(str(failure))
     if failure.code == "usage":
         say(usage.line(verb))
-    # A shell reads stdout then, and would run what it finds there.
-    if "--shell" not in rest:
+    # What is behind -- are the flags of another command.
+    own = rest[: rest.index("--")] if "--" in rest else rest
+    # A shell would run what it finds on stdout.
+    if verb not in WITH_SHELL or not any(argument.partition("=")[0] == "--shell" for argument in own):
         result = {"ok": False, "code": failure.code, "message": str(failure), **failure.fields}
-        emit(result, pretty="--pretty" in rest)
+        emit(result, pretty="--pretty" in own)
     return failure.exit_status

@@ -112,6 +112,27 @@ def test_a_wrong_command_line_is_one_object_on_stdout_and_text_on_stderr(faulty,
     assert "Traceback" not in outcome.errors
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--resource", "bad", "--", "x", "--shell", "--pretty"],
+        ["work", "--queue", "q", "--ttl-seconds", "x", "--", "x", "--shell"],
+        ["lease", "acquire", "--kind", "k", "--ttl", "5", "--shell"],
+        ["whoami", "--shell"],
+    ],
+)
+def test_only_what_can_print_for_a_shell_leaves_stdout_empty(faulty, arguments):
+    outcome = faulty(*arguments)
+    assert (outcome.status, outcome.said["code"]) == (2, "usage")
+    assert outcome.text.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--shell", "--shell=yes"])
+def test_a_failure_leaves_nothing_for_the_shell_to_run(faulty, flag):
+    outcome = faulty("pool", "acquire", flag)
+    assert (outcome.status, outcome.text) == (2, "")
+
+
 def test_any_verb_that_is_interrupted_says_so(faulty, fake):
     fake.faults.append(lambda handler: time.sleep(5))
     process = faulty.start("lease", "status", "--kind", "k", stdout=-1, stderr=-1)
