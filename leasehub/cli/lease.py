@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 MAX_TTL_MINUTES = 527040
 KIND_FIRST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 KIND_CHARACTERS = KIND_FIRST | frozenset("._-")
+OWNER_FIRST = KIND_FIRST | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+OWNER_CHARACTERS = OWNER_FIRST | frozenset("._:@-")
 COMMON = ("owner-pattern",)
+# Those that are given out are above it.
+NO_TOKEN = 0
 
 
 class Place:
@@ -124,6 +128,7 @@ def heartbeat(arguments: list[str]) -> int:
 
 
 def heartbeat_at(connection: Connection, place: Place, owner: str, token: int) -> dict[str, object]:
+    _check_owner(connection, owner)
     kind, view = place.kind, look_at(connection, place)
     if view["state"] == "free":
         return refusal("not_held", kind)
@@ -181,6 +186,7 @@ def release(arguments: list[str]) -> int:
 
 
 def release_at(connection: Connection, place: Place, owner: str, token: int) -> dict[str, object]:
+    _check_owner(connection, owner)
     kind, view = place.kind, look_at(connection, place)
     if view["state"] == "free":
         return _nothing_held(connection, place, token)
@@ -204,17 +210,21 @@ def release_at(connection: Connection, place: Place, owner: str, token: int) -> 
 
 def _nothing_held(connection: Connection, place: Place, token: int) -> dict[str, object]:
     """Releasing again is fine; but a token this kind never gave out means that another was meant."""
+    result = not_held(place.kind, "released")
+    if token == NO_TOKEN or token > _highest_token(connection, place, token):
+        say(f"warning: {place.kind} never gave out that token; is another kind meant?")
+        result["unknownToken"] = True
+    return result
+
+
+def _highest_token(connection: Connection, place: Place, token: int) -> int:
     known = connection.call(
         "POST",
         "/v1/fence/check",
         {"resource_type": place.resource_type, "resource_id": place.resource_id, "fencing_token": token},
         key=fresh_key(),
     )
-    result = not_held(place.kind, "released")
-    if token > (known["highest_token"] or 0):
-        say(f"warning: {place.kind} never gave out the token {token}; is another one meant?")
-        result["unknownToken"] = True
-    return result
+    return int(known["highest_token"] or 0)
 
 
 def force_release_at(connection: Connection, place: Place, reason: str) -> dict[str, object]:
@@ -301,7 +311,11 @@ def is_kind(text: str) -> bool:
 
 
 def token_of(given: flags.Flags) -> int:
-    return flags.whole("token", given["token"])
+    """NO_TOKEN when it is none that was ever given out: a token is compared, not validated."""
+    try:
+        return flags.whole("token", given["token"])
+    except Usage:
+        return NO_TOKEN
 
 
 def ttl_of(given: flags.Flags) -> int:
@@ -364,6 +378,23 @@ def owner_of(
     if pattern is not None and not pattern.fullmatch(owner):
         raise Usage(f"the owner {owner!r} does not match the owner pattern {pattern.pattern!r}")
     return owner
+
+
+def _check_owner(connection: Connection, owner: str) -> None:
+    """An owner that this key could not have acquired as. Asked of the server for an odd one alone: another that
+    is outside the key's fence holds nothing."""
+    if is_owner(owner):
+        return
+    import re
+
+    fence = str(connection.call("GET", "/v1/whoami").get("holder_pattern", ""))
+    if not re.fullmatch(fence, owner):
+        raise Usage(f"--owner must match the key's holder fence {fence}, and {owner!r} does not")
+
+
+def is_owner(text: str) -> bool:
+    """Within the holder fence that a key has unless told otherwise."""
+    return 0 < len(text) <= 128 and text[0] in OWNER_FIRST and OWNER_CHARACTERS.issuperset(text)
 
 
 def record_of(kind: str, view: Members, *, token: int | None = None) -> dict[str, object]:

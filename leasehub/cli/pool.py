@@ -5,6 +5,7 @@ import os
 from leasehub.cli import flags, grants
 from leasehub.cli.lease import (
     COMMON,
+    NO_TOKEN,
     connect,
     force_release_at,
     heartbeat_at,
@@ -175,7 +176,7 @@ def reset(arguments: list[str]) -> int:
     slot_id = slot["slot_id"]
     if slot.get("state", "held") != "held":
         return show({"ok": False, "code": "not_held", "slot_id": slot_id}, given)
-    if slot.get("holder", owner) != owner:
+    if slot.get("holder", owner) != owner or token == NO_TOKEN:
         return show({"ok": False, "code": "not_owner", "slot_id": slot_id}, given)
     try:
         run = run_on_slot(connection, pool, slot, "reset", {"fencing_token": token})

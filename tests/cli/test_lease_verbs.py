@@ -226,6 +226,46 @@ def test_a_release_by_others_is_refused(alice, bob, kind):
     assert outcome.said == {"ok": False, "code": "token_mismatch", "kind": kind, "holder": "alice"}
 
 
+# Longer than what int() reads, too.
+NO_TOKENS = ["garbage", "0", "-1", "1.5", "T1 T2", str(2**53), "9" * 5000]
+
+
+@pytest.mark.parametrize("token", NO_TOKENS)
+def test_a_token_is_not_validated_only_compared(alice, bob, kind, token):
+    flags = ["--kind", kind, f"--token={token}"]
+    free = alice("lease", "heartbeat", *flags)
+    assert (free.status, free.said) == (1, {"ok": False, "code": "not_held", "kind": kind})
+    free = alice("lease", "release", *flags)
+    assert (free.status, free.said["code"], free.said["unknownToken"]) == (0, "not_held", True)
+    assert "never gave out" in free.errors
+    acquired(alice, kind)
+    for who, verb, code in [
+        (alice, "heartbeat", "not_owner"),
+        (bob, "heartbeat", "not_owner"),
+        (alice, "release", "token_mismatch"),
+        (bob, "release", "not_owner"),
+    ]:
+        outcome = who("lease", verb, *flags)
+        assert outcome.status == 1
+        assert outcome.said == {"ok": False, "code": code, "kind": kind, "holder": "alice"}
+
+
+@pytest.mark.parametrize("owner", ["a b", "-a", "é", "a\n", "a" * 129])
+@pytest.mark.parametrize("verb", ["heartbeat", "release"])
+def test_an_owner_that_no_lease_can_have_is_a_usage_error(alice, kind, verb, owner):
+    outcome = alice("lease", verb, "--kind", kind, "--token", "1", f"--owner={owner}")
+    assert outcome.status == 2
+    assert "--owner" in outcome.said["message"]
+    assert "fence" in outcome.said["message"]
+
+
+def test_an_odd_owner_that_the_keys_fence_allows_gives_back_what_it_acquired(person, kind):
+    wide = person("wilma", "--holder-pattern", "^[a-z ]+$")
+    flags = ["--kind", kind, "--owner", "a b"]
+    token = wide("lease", "acquire", *flags, "--ttl", "5").said["record"]["token"]
+    assert wide("lease", "release", *flags, "--token", token).said["code"] == "released"
+
+
 def test_force_needs_the_operators_ring(alice, bob, operator, kind):
     acquired(alice, kind)
     refused = bob("lease", "release", "--kind", kind, "--force")

@@ -359,7 +359,8 @@ def test_a_heartbeat_refreshes_and_says_of_which_slot(one_slot, alice, bob):
     assert (beaten.said["record"]["owner"], beaten.said["record"]["ttlMinutes"]) == ("alice", 5)
     for who, flags in (bob, []), (alice, ["--owner", "other"]):
         assert one_slot(who, "heartbeat", *of(grant), *flags).said["code"] == "not_owner"
-    assert one_slot(alice, "heartbeat", "--slot", 1, "--token", grant["token"] - 1).said["code"] == "not_owner"
+    for token in grant["token"] - 1, 0, "garbage":
+        assert one_slot(alice, "heartbeat", "--slot", 1, "--token", token).said["code"] == "not_owner"
     one_slot(alice, "release", *of(grant))
     gone = one_slot(alice, "heartbeat", *of(grant))
     assert (gone.status, gone.said["code"]) == (1, "not_held")
@@ -409,7 +410,9 @@ def test_a_held_slot_is_reset_by_its_holder_alone(pool, alice, bob):
     assert pool(alice, "reset", *of(grant)).said == {"ok": True, "code": "reset", "slot_id": 1}
     assert (pool.folder / "ran").read_text() == "reset\n"
     assert pool(bob, "reset", *of(grant)).said == {"ok": False, "code": "not_owner", "slot_id": 1}
-    assert pool(alice, "reset", "--slot", 1, "--token", 1).said["code"] == "not_owner"
+    for token in 1, 0, "garbage":
+        refused = pool(alice, "reset", "--slot", 1, "--token", token)
+        assert (refused.status, refused.said["code"]) == (1, "not_owner")
     (pool.folder / "broken").touch()
     failed = pool(alice, "reset", *of(grant))
     assert (failed.status, list(failed.said)) == (1, ["ok", "code", "slot_id", "error"])

@@ -89,7 +89,6 @@ def test_credentials_in_a_file_cost_no_import_either(alice, kind, tmp_path):
         ["lease", "status", "--kind", "k", "--kind", "k"],
         ["lease", "status", "--kind", "k", "extra"],
         ["lease", "status", "--kind", "k", "--pretty=yes"],
-        ["lease", "heartbeat", "--kind", "k", "--token", "T1"],
         ["key", "revoke"],
         ["key", "create", "--principal", "x", "--rings", "1,4"],
         ["run", "--resource", "a/b"],
