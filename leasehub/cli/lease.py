@@ -69,12 +69,24 @@ def acquire(arguments: list[str]) -> int:
         return emit(_held(connection, kind, owner, conflict, wait_ms), pretty="pretty" in given)
     except Refused as refused:
         raise outside_fence(refused) from None
+    except Usage as wrong:
+        raise _in_minutes(wrong) from None
     return emit(_acquired(kind, owner, ttl_seconds, payload, answer), pretty="pretty" in given)
 
 
 def outside_fence(refused: Refused) -> Failure:
     """An owner that this key may not use is a wrong value, as one that does not match --owner-pattern is."""
     return Usage(str(refused)) if "holder_pattern" in refused.fields else refused
+
+
+def _in_minutes(wrong: Usage) -> Usage:
+    """The bounds are the server's, in seconds; --ttl is in minutes."""
+    before, named, after = str(wrong).partition("ttl_seconds: must be at ")
+    which, _, bound = after.partition(" ")
+    digits = bound.partition(";")[0]
+    if not named or not digits.isdigit():
+        return wrong
+    return Usage(f"{before}--ttl: must be at {which} {int(digits) / 60:g} minutes{bound[len(digits) :]}")
 
 
 def _acquired(kind: str, owner: str, ttl_seconds: int, payload: object, answer: Members) -> dict[str, object]:

@@ -115,6 +115,13 @@ def test_a_ttl_outside_the_bounds_is_a_usage_error(alice, kind, ttl):
     assert "ttl" in outcome.said["message"]
 
 
+@pytest.mark.parametrize(("ttl", "bound"), [("1441", "at most 1440 minutes"), ("0.001", "at least 0.0166667 minutes")])
+def test_a_bound_of_the_server_is_told_in_what_the_flag_takes(alice, kind, ttl, bound):
+    said = alice("lease", "acquire", "--kind", kind, "--ttl", ttl)
+    assert f"--ttl: must be {bound}" in said.said["message"]
+    assert "ttl_seconds" not in said.text + said.errors
+
+
 def test_waiting_ends_with_the_last_refusal_as_a_timeout(alice, bob, kind):
     acquired(alice, kind)
     outcome = bob("lease", "acquire", "--kind", kind, "--ttl", "5", "--wait-ms", "120")
