@@ -1,5 +1,6 @@
 """A grant as the command line shows it: as a record, and as lines for a shell."""
 
+from leasehub.client.slots import id_text
 from leasehub.client.wire import Members
 
 
@@ -33,7 +34,7 @@ def shell(granted: Members, prefix: str) -> bytes:
     """The slot's environment, and under the pool's prefix what its other verbs ask for."""
     variables = {
         **granted["env"],
-        f"{prefix}_SLOT": str(granted["slot_id"]),
+        f"{prefix}_SLOT": id_text(granted["slot_id"]),
         f"{prefix}_TOKEN": str(granted["token"]),
         f"{prefix}_OWNER": str(granted["owner"]),
     }

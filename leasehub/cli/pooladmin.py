@@ -8,6 +8,7 @@ from leasehub.cli.output import emit
 from leasehub.cli.slots import how_it_went, name_in, pool_of, read_file, run_on_slot, slot_of
 from leasehub.cli.ticket import ttl_seconds_of
 from leasehub.client.failures import Refused, Usage
+from leasehub.client.slots import id_text
 from leasehub.client.wire import Connection, Members, fresh_key, quoted
 
 Result = dict[str, object]
@@ -166,7 +167,7 @@ def _change(verb: str, code: str, arguments: list[str]) -> int:
     owner_pattern(given)
     connection, _ = connect()
     slot = slot_of(connection, pool, given["slot"])
-    path = f"/v1/pools/{quoted(pool)}/slots/{quoted(str(slot['slot_id']))}/{verb}"
+    path = f"/v1/pools/{quoted(pool)}/slots/{quoted(id_text(slot['slot_id']))}/{verb}"
     changed = connection.call("POST", path, {}, key=fresh_key())
     result: Result = {"ok": True, "code": code, "slot_id": changed["slot_id"], "condition": changed["condition"]}
     return emit(result, pretty="pretty" in given)

@@ -14,6 +14,7 @@ from leasehub.cli.ticket import Ended, Interrupted, Ticket, patience_of, saturat
 from leasehub.client import credentials
 from leasehub.client.failures import Refused, Usage
 from leasehub.client.holder import own_holder
+from leasehub.client.slots import id_text, resource_id
 from leasehub.client.wire import Connection, Members
 
 VALUES = ("pool", "owner", "session", "ttl", "heartbeat-secs", "wait-ms", "poll-ms", "selector", *COMMON)
@@ -56,7 +57,7 @@ def run_pool(own: list[str], command: list[str]) -> int:
 
 def _hold(grant: Members, sent_at: float, beat_seconds: float | None) -> Hold:
     ttl_seconds = grant["ttl_minutes"] * 60
-    held = Hold(grant, sent_at=sent_at, ttl_seconds=ttl_seconds, name=f"slot {grant['slot_id']}")
+    held = Hold(grant, sent_at=sent_at, ttl_seconds=ttl_seconds, name=f"slot {id_text(grant['slot_id'])}")
     if beat_seconds is not None:
         held.beat_seconds = min(beat_seconds, ttl_seconds / SLOWEST_BEATS_PER_TTL)
     return held
@@ -68,13 +69,13 @@ def _environment(pool: str, grant: Members, known: credentials.Credentials) -> d
     return {
         **inherited,
         **grant["env"],
-        "POOL_RUN_SLOT": str(grant["slot_id"]),
+        "POOL_RUN_SLOT": id_text(grant["slot_id"]),
         "POOL_RUN_TOKEN": str(grant["fencing_token"]),
         "POOL_RUN_OWNER": str(grant["holder"]),
         "LEASEHUB_FENCING_TOKEN": str(grant["fencing_token"]),
         "LEASEHUB_LEASE_ID": str(grant["lease_id"]),
         "LEASEHUB_RESOURCE_TYPE": "slot",
-        "LEASEHUB_RESOURCE_ID": f"{pool}/{grant['slot_id']}",
+        "LEASEHUB_RESOURCE_ID": resource_id(pool, grant["slot_id"]),
         "LEASEHUB_HOLDER": str(grant["holder"]),
         "LEASEHUB_EXPIRES_AT": str(grant["expires_at"]),
         "LEASEHUB_URL": known.url,

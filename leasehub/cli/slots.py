@@ -4,8 +4,8 @@ import os
 import time
 
 from leasehub.cli import flags
-from leasehub.cli.lease import Place, is_kind
-from leasehub.client import jsontext
+from leasehub.cli.lease import Place, is_kind, look_at
+from leasehub.client import jsontext, slots
 from leasehub.client.failures import Refused, Usage
 from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
@@ -50,16 +50,31 @@ def name_in(document: Members) -> str:
 def slot_of(connection: Connection, pool: str, named: str) -> Members:
     """The slot as the pool shows it; its id alone where the key may not look at pools."""
     try:
-        slots = connection.call("GET", f"/v1/pools/{quoted(pool)}")["slots"]
+        shown = connection.call("GET", f"/v1/pools/{quoted(pool)}")["slots"]
     except Refused as refused:
         if refused.reason != "FORBIDDEN":
             raise
-        return {"slot_id": named, "kind": None}
-    found: Members | None = next((slot for slot in slots if str(slot["slot_id"]) == named), None)
-    found = found or next((slot for slot in slots if _same_number(slot["slot_id"], named)), None)
+        return {"slot_id": _unseen(connection, pool, named), "kind": None}
+    found: Members | None = next((slot for slot in shown if slots.id_text(slot["slot_id"]) == named), None)
+    found = found or next((slot for slot in shown if _same_number(slot["slot_id"], named)), None)
     if found is None:
         raise Usage(f"invalid slot id {named!r}: the pool {pool} has no such slot")
     return found
+
+
+def _unseen(connection: Connection, pool: str, named: str) -> str:
+    """The id that is meant, where only leases can be looked at: 1.0 may be the text, or the number that is 1."""
+    try:
+        number = slots.id_text(flags.number("--slot", named))
+    except Usage:
+        return named
+    if number == named or not _is_free(connection, pool, named) or _is_free(connection, pool, number):
+        return named
+    return number
+
+
+def _is_free(connection: Connection, pool: str, slot_id: str) -> bool:
+    return bool(look_at(connection, place_of(pool, {"slot_id": slot_id, "kind": None}))["state"] == "free")
 
 
 def _same_number(slot_id: object, named: str) -> bool:
@@ -70,14 +85,14 @@ def _same_number(slot_id: object, named: str) -> bool:
 
 
 def place_of(pool: str, slot: Members) -> Place:
-    return Place(slot["kind"], resource_type="slot", resource_id=f"{pool}/{slot['slot_id']}")
+    return Place(slot["kind"], resource_type="slot", resource_id=slots.resource_id(pool, slot["slot_id"]))
 
 
 def run_on_slot(connection: Connection, pool: str, slot: Members, verb: str, body: dict[str, object]) -> Members:
     """Has the slot's commands run, and waits for their end."""
     base = f"/v1/pools/{quoted(pool)}"
     connection.timeout = TIMEOUT_SECONDS + RUN_WAIT_SECONDS
-    path = f"{base}/slots/{quoted(str(slot['slot_id']))}/{verb}"
+    path = f"{base}/slots/{quoted(slots.id_text(slot['slot_id']))}/{verb}"
     run = connection.call("POST", path, {**body, "wait_seconds": RUN_WAIT_SECONDS}, key=fresh_key())
     while run["state"] != "ended":
         time.sleep(PAUSE_SECONDS)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from leasehub.client import acquiring
+from leasehub.client import acquiring, slots
 from leasehub.client.clock import boot_clock
 from leasehub.client.failures import Failure, LeaseLost, Refused, Unreachable, Usage
 from leasehub.client.heartbeat import LOST, Deadline, Kept
@@ -246,7 +246,7 @@ class Slot(Held):
             since=since,
             ttl_seconds=grant["ttl_minutes"] * 60,
             resource_type="slot",
-            resource_id=f"{pool}/{grant['slot_id']}",
+            resource_id=slots.resource_id(pool, grant["slot_id"]),
             holder=str(grant["holder"]),
             on_lost=on_lost,
         )

@@ -389,6 +389,36 @@ def test_a_release_names_who_may_and_repeats(one_slot, alice, bob, operator):
     assert one_slot(operator, "release", "--slot", 1, "--force", "--reason", "stuck").said["code"] == "released"
 
 
+IDS = [(1, "1"), ("01", "01"), (1.0, "1"), (1e3, "1000"), (1.5, "1.5")]
+
+
+@pytest.mark.parametrize(("slot_id", "text"), IDS)
+@pytest.mark.parametrize("who", ["alice", "outsider"])
+def test_a_slot_is_held_and_let_go_however_its_number_is_written(pool, request, who, slot_id, text):
+    who = request.getfixturevalue(who)
+    pool.apply(slots=[{"id": slot_id}], shellPrefix="S")
+    for named in dict.fromkeys([str(slot_id), text]):
+        grant = pool.acquired(who)
+        assert grant["slot_id"] == slot_id
+        token = grant["token"]
+        assert pool(who, "heartbeat", "--slot", named, "--token", token).said["code"] == "refreshed"
+        released = pool(who, "release", "--slot", named, "--token", token)
+        assert (released.status, released.said["code"]) == (0, "released")
+        assert pool.status()["slots"][0]["state"] == "free"
+    exported = pool(who, "acquire", "--no-wait", "--shell").text
+    assert f"export S_SLOT='{text}'\n" in exported
+    assert pool(who, "reset", "--slot", text, "--token", 1).said["code"] == "not_owner"
+
+
+def test_an_operator_works_on_a_slot_however_its_number_is_written(pool, alice, operator):
+    pool.apply(slots=[{"id": 1e18}])
+    for verb, code in ("drain", "drained"), ("undrain", "undrained"), ("health", "healthy"):
+        assert pool(operator, verb, "--slot", "1e18").said["code"] == code
+    pool.acquired(alice)
+    assert pool(operator, "release", "--slot", "1e18", "--force").said["code"] == "released"
+    assert pool.status()["slots"][0]["state"] == "free"
+
+
 def test_an_unknown_slot_is_a_usage_error(one_slot, alice):
     outcome = one_slot(alice, "release", "--slot", "7", "--token", "1")
     assert outcome.status == 2

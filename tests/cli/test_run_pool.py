@@ -78,6 +78,14 @@ def test_the_slots_own_variables_are_the_default_environment(one_slot, alice):
     assert outcome.text == "1 4000 muse-04\n"
 
 
+def test_a_slot_whose_number_is_written_with_a_point_is_the_servers(pool, alice):
+    pool.apply(slots=[{"id": 1.0}])
+    outcome = run(alice, pool, "echo $POOL_RUN_SLOT $LEASEHUB_RESOURCE_ID")
+    assert outcome.text == f"1 {pool.name}/1\n"
+    assert "slot 1 is released" in outcome.errors
+    assert slot(pool)["state"] == "free"
+
+
 def test_a_pool_that_is_full_does_not_run_the_command(one_slot, alice, bob, folder):
     process = started(alice, one_slot, WAITING, folder=folder)
     until((folder / "began").exists)

@@ -5,6 +5,8 @@ import threading
 import pytest
 
 from leasehub.client import Hub, Saturated, Usage
+from leasehub.client.slots import id_text
+from pools.templates import text_of
 from tests.cli.conftest import until
 from tests.client.proxy import lose_answer, unavailable
 
@@ -31,6 +33,21 @@ def test_a_slot_is_granted_and_given_back(hub, pool):
         assert refused.value.position == 1
     with hub.slot(pool, wait=0):
         pass
+
+
+@pytest.mark.parametrize("slot_id", [1, "01", 1.0, 1e3, 1.5])
+def test_what_a_slot_is_called_is_what_the_server_calls_it(server, hub, name, slot_id):
+    with Hub(server["url"], server["token"]) as operator:
+        operator.call("PUT", f"/v1/pools/{name}", {"name": name, "slots": [{"id": slot_id}]})
+    with hub.slot(name) as slot:
+        assert slot.slot_id == slot_id
+        assert hub.status(slot.resource_type, slot.resource_id)["lease_id"] == slot.lease_id
+        assert hub.fence_check(slot.resource_type, slot.resource_id, slot.fencing_token)
+
+
+@pytest.mark.parametrize("number", [1, 1.0, -0.0, 1e3, 1.5, 1e-7, 1e18, 1e21, 2**60])
+def test_a_number_is_written_as_the_server_writes_it(number):
+    assert id_text(number) == text_of(number)
 
 
 def test_the_queue_is_waited_in(hub, bob, pool):
