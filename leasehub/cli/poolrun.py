@@ -10,7 +10,7 @@ from leasehub.cli.run import run_holding
 from leasehub.cli.signals import Signals, interrupted
 from leasehub.cli.slots import pool_of
 from leasehub.cli.supervision import Hold
-from leasehub.cli.ticket import Ended, Interrupted, Ticket, patience_of, saturated
+from leasehub.cli.ticket import Ended, Interrupted, Ticket, eta, patience_of, saturated
 from leasehub.client import credentials
 from leasehub.client.failures import Refused, Usage
 from leasehub.client.holder import own_holder
@@ -42,17 +42,27 @@ def run_pool(own: list[str], command: list[str]) -> int:
     except Interrupted:
         return interrupted(signals, "before a slot was granted")
     except Ended as end:
-        return emit(end.result)
+        return _not_granted(pool, end.result)
     except Refused as refused:
         if refused.reason != "SATURATED":
             raise outside_fence(refused) from None
-        return emit(saturated(refused))
+        return _not_granted(pool, saturated(refused))
     finally:
         connection.close()
     [grant] = view["grants"]
     held = _hold(grant, ticket.asked_at, beat_seconds)
     say(f"{held.name} of pool {pool} is granted")
     return run_holding(held, known, command, _environment(pool, grant, known), signals)
+
+
+def _not_granted(pool: str, result: dict[str, object]) -> int:
+    word = result.get("code") or result["state"]
+    why = "no slot of it is free" if word == "saturated" else f"{result.get('error') or result.get('note') or word}"
+    position, eta_ms = result.get("position"), result.get("etaMs")
+    if isinstance(position, int) and isinstance(eta_ms, int | float):
+        why += f": queue position {position}, eta {eta(eta_ms)}"
+    say(f"pool {pool} granted nothing, the command is not run: {why}")
+    return emit(result)
 
 
 def _hold(grant: Members, sent_at: float, beat_seconds: float | None) -> Hold:

@@ -14,6 +14,8 @@ from leasehub.client.ticket import LEAVE_ATTEMPTS, WaitOver
 from leasehub.client.wire import Members
 
 LONGEST_POLL_MS = 25_000
+# Asked more often, one waiter alone would keep a server busy.
+SHORTEST_POLL_MS = 50
 DEFAULT_POLL_MS = "5000"
 
 
@@ -112,7 +114,7 @@ def patience_of(given: flags.Flags) -> Patience:
     poll_ms = flags.number(name, text)
     if not 0 < poll_ms <= LONGEST_POLL_MS:
         raise Usage(f"{name} must be above 0 and at most {LONGEST_POLL_MS}, not {text!r}")
-    return Patience(wait_ms=wait_ms, poll_ms=poll_ms)
+    return Patience(wait_ms=wait_ms, poll_ms=max(poll_ms, SHORTEST_POLL_MS))
 
 
 def ttl_seconds_of(given: flags.Flags) -> int | None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from leasehub.client.clock import boot_clock
-from leasehub.client.failures import Failure, Unreachable
+from leasehub.client.failures import Failure, InProgress, Internal, Unreachable
 from leasehub.client.patience import FOR_EVER, Patience
 from leasehub.client.wire import TIMEOUT_SECONDS, Connection, Members, fresh_key, quoted
 
@@ -36,6 +36,8 @@ class Ticket:
         self._path = f"/v1/pools/{quoted(pool)}/requests"
         # The same for as long as there is no answer, so that the request is made once.
         self._key = fresh_key()
+        # It may have been made, and no answer says so.
+        self._is_unheard = False
 
     @property
     def request_id(self) -> str:
@@ -52,7 +54,17 @@ class Ticket:
 
     def ask(self) -> Members:
         self.asked_at = boot_clock()
-        self.view = self.connection.call("POST", self._path, self.body, key=self._key)
+        was_unheard, lost_before = self._is_unheard, self.connection.answers_lost
+        # Whatever interrupts the call leaves it open.
+        self._is_unheard = True
+        try:
+            self.view = self.connection.call("POST", self._path, self.body, key=self._key)
+        except (InProgress, Internal):
+            raise
+        except Failure:
+            self._is_unheard = was_unheard or self.connection.answers_lost > lost_before
+            raise
+        self._is_unheard = False
         return self.view
 
     def look(self, wait_seconds: int = 0) -> Members:
@@ -64,6 +76,9 @@ class Ticket:
 
     def leave(self) -> Members | None:
         """Afterwards the request holds nothing: a place in the queue or a grant is given back."""
+        if not self.view and not self._is_unheard:
+            # It was refused, or never reached a server.
+            return None
         self.connection.close()
         self.connection.timeout = 3.0
         self.connection.retry_seconds = None

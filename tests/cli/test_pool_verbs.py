@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from tests.cli.conftest import until
+from leasehub.cli.flags import read
+from leasehub.cli.ticket import patience_of
+from tests.cli.conftest import free_port, until
 from tests.cli.test_run import ended, hang_up
 from tests.cli.test_wire import dropping
 
@@ -528,6 +530,59 @@ def test_a_request_that_cannot_be_heard_of_is_left_as_far_as_that_goes(faulty, f
     status, text, _ = ended(acquire_at(faulty))
     assert (status, json.loads(text)["code"]) == (3, "unreachable")
     assert list(asked.values()) == ["cancelled"]
+
+
+def refusing(status, code, **fields):
+    """Refuses whatever is posted."""
+
+    def fault(handler):
+        if handler.command != "POST":
+            return False
+        handler.reply(status, {"error": {"code": code, "message": "no", **fields}})
+        return True
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("http", "code", "fields", "status"),
+    [
+        (409, "SATURATED", {"position": 1, "eta_ms": 480_000}, 1),
+        (404, "NOT_FOUND", {}, 1),
+        (403, "FORBIDDEN", {"ring": 2}, 1),
+        (422, "UNSATISFIABLE", {}, 2),
+    ],
+)
+@pytest.mark.parametrize("verb", ["acquire", "run"])
+def test_a_request_that_is_refused_is_sent_once(faulty, fake, verb, http, code, fields, status):
+    fake.faults.append(refusing(http, code, **fields))
+    arguments = ["pool", "acquire", "--pool", "p"] if verb == "acquire" else ["run", "--pool", "p", "--", "true"]
+    outcome = faulty(*arguments)
+    assert outcome.status == status
+    assert [method for method, *_ in fake.seen if method != "GET"] == ["POST"]
+    assert "leave" not in outcome.errors
+
+
+def test_a_refusal_after_a_lost_answer_still_leaves_what_was_made(faulty, fake, asked):
+    refuse = refusing(429, "QUOTA_EXCEEDED")
+    fake.faults += [dropping(1), lambda handler: len(fake.seen) == 2 and refuse(handler)]
+    assert ended(acquire_at(faulty, "--owner", "o"))[0] == 1
+    assert [method for method, *_ in fake.seen] == ["POST", "POST", "POST", "DELETE"]
+    assert list(asked.values()) == ["cancelled"]
+
+
+def test_a_server_that_is_not_there_has_no_queue_to_be_left(alice):
+    nowhere = {"LEASEHUB_URL": f"http://127.0.0.1:{free_port()}"}
+    for arguments in (["pool", "acquire", "--pool", "p"], ["run", "--pool", "p", "--owner", "o", "--", "true"]):
+        outcome = alice(*arguments, environment=nowhere)
+        assert (outcome.status, outcome.said["code"]) == (3, "unreachable")
+        assert "leave" not in outcome.errors
+
+
+@pytest.mark.parametrize(("poll_ms", "seconds"), [("0.01", 0.05), ("49", 0.05), ("50", 0.05), ("200", 0.2)])
+def test_one_who_waits_does_not_ask_without_a_pause(poll_ms, seconds):
+    patience = patience_of(read("pool acquire", ["--poll-ms", poll_ms], values=("poll-ms",)))
+    assert patience.poll_seconds == seconds
 
 
 def test_a_signal_while_the_request_has_no_answer_yet_leaves_nothing(faulty, fake, asked):

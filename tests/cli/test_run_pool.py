@@ -92,6 +92,8 @@ def test_a_pool_that_is_full_does_not_run_the_command(one_slot, alice, bob, fold
     for flags, code in (["--no-wait"], "saturated"), (["--wait-ms", "200"], "timeout"):
         outcome = run(bob, one_slot, f"touch {folder}/never", *flags)
         assert (outcome.status, outcome.said["code"]) == (1, code)
+        assert f"pool {one_slot.name} granted nothing" in outcome.errors
+        assert "queue position 1, eta ~8m" in outcome.errors.splitlines()[-1]
     waiting = started(bob, one_slot, "echo mine", folder=folder)
     until(lambda: one_slot.queue())
     (folder / "go").touch()
@@ -106,6 +108,7 @@ def test_a_failed_provision_is_the_answer(pool, alice, folder):
     pool.apply(slots=[{"id": 1}], provision="exit 7 #")
     outcome = run(alice, pool, f"touch {folder}/never")
     assert (outcome.status, outcome.said["state"]) == (1, "reset_failed")
+    assert "exit 7" in outcome.errors
     assert not (folder / "never").exists()
 
 

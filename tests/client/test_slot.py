@@ -24,13 +24,15 @@ def waiting(hub, pool):
     return hub.call("GET", f"/v1/pools/{pool}")["queue"]
 
 
-def test_a_slot_is_granted_and_given_back(hub, pool):
+def test_a_slot_is_granted_and_given_back(hub, proxy, pool):
     with hub.slot(pool) as slot:
+        proxy.seen.clear()
         assert (slot.slot_id, slot.attrs["port"], slot.env) == (1, 4000, {"APP_PORT": "4000"})
         assert hub.fence_check("slot", f"{pool}/1", slot.fencing_token)
         with pytest.raises(Saturated) as refused:
             hub.slot(pool, wait=0)
         assert refused.value.position == 1
+        assert proxy.of("POST", f"/v1/pools/{pool}/requests") == 1
     with hub.slot(pool, wait=0):
         pass
 
