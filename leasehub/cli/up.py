@@ -126,7 +126,7 @@ def _bury_when_told(listening: int) -> None:
 
 def up(arguments: list[str]) -> int:
     given = flags.read("up", arguments, values=("data", "host", "port"))
-    data = os.path.abspath(given.get("data") or ".leasehub")
+    data = os.path.abspath(given.get("data") or os.environ.get("LEASEHUB_DATA") or ".leasehub")
     host, port = (
         given.get("host") or "127.0.0.1",
         flags.whole("port", given.get("port", "8787"), least=1, most=65535),
@@ -217,7 +217,8 @@ def _probe(host: str, port: int) -> None:
         try:
             probe.bind(address)
         except OSError as error:
-            raise Failure(f"cannot listen on {host} port {port}: {error.strerror} (--port chooses another)") from None
+            wrong = f"cannot listen on {host} port {port}: {error.strerror}"
+            raise Usage(f"{wrong}; --port N chooses another port, --host another address") from None
 
 
 def start(

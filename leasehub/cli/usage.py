@@ -150,7 +150,8 @@ Prints what connects an agent, or with --write merges it into the files here: th
 is in no file: it is read from LEASEHUB_TOKEN in the agent's environment (LEASEHUB_URL goes with it), or with
 --transport stdio by leasehub itself.""",
     "up": """\
-Starts the embedded server: SQLite, web server, worker and beat, everything under DIR (.leasehub).
+Starts the embedded server: SQLite, web server, worker and beat, everything under
+DIR (--data, else LEASEHUB_DATA, else .leasehub).
 With DATABASE_URL and CELERY_BROKER_URL set it uses those. LEASEHUB_WEB_WORKERS (1) and
 LEASEHUB_WEB_THREADS (8) size the web server.""",
 }

@@ -7,7 +7,7 @@ from leasehub.client.failures import Usage
 
 HOWTO = (
     "set LEASEHUB_URL and LEASEHUB_TOKEN, or LEASEHUB_CREDENTIALS to a credentials file, "
-    "or run in a folder at or below the one where `leasehub up` made .leasehub/credentials.json"
+    "or LEASEHUB_DATA to the folder of `leasehub up`, or run at or below where it made .leasehub/credentials.json"
 )
 
 
@@ -24,7 +24,8 @@ class Credentials:
 
 
 def find() -> Credentials:
-    """The first of: the environment, the file that it names, the nearest .leasehub folder, the user's own.
+    """The first of: the environment, the file that it names, the data folder that it names, the nearest .leasehub
+    folder, the user's own.
 
     A source that is there but cannot be used is an error, never skipped: talking to another server than the
     one that was meant would give out one resource twice.
@@ -47,6 +48,11 @@ def find_file() -> str | None:
     named = os.environ.get("LEASEHUB_CREDENTIALS", "")
     if named:
         return named
+    # Where `leasehub up` puts them. A fleet's process has such a folder without any in it.
+    data = os.environ.get("LEASEHUB_DATA", "")
+    file = os.path.join(data, "credentials.json")
+    if data and os.path.lexists(file):
+        return file
     folder = os.getcwd()
     while True:
         file = os.path.join(folder, ".leasehub", "credentials.json")

@@ -24,8 +24,8 @@ def who(command_line, **more):
     return outcome.said
 
 
-def test_the_four_places_in_their_order(fake, nobody, tmp_path):
-    fake.leases.principals.update({"lh_own": "own", "lh_near": "near", "lh_named": "named"})
+def test_the_places_in_their_order(fake, nobody, tmp_path):
+    fake.leases.principals.update({"lh_own": "own", "lh_near": "near", "lh_data": "data", "lh_named": "named"})
     own = write(tmp_path / ".config" / "leasehub" / "credentials.json", fake, token="lh_own")
     assert who(nobody)["principal"] == "own"
     assert who(nobody)["credentials"] == str(own)
@@ -33,8 +33,12 @@ def test_the_four_places_in_their_order(fake, nobody, tmp_path):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     assert who(nobody, cwd=below)["principal"] == "near"
+    in_data = {"LEASEHUB_DATA": str(tmp_path / "data")}
+    assert who(nobody, environment=in_data)["principal"] == "near"
+    write(tmp_path / "data" / "credentials.json", fake, token="lh_data")
+    assert who(nobody, environment=in_data)["principal"] == "data"
     named = write(tmp_path / "named.json", fake, token="lh_named")
-    assert who(nobody, environment={"LEASEHUB_CREDENTIALS": str(named)})["principal"] == "named"
+    assert who(nobody, environment={**in_data, "LEASEHUB_CREDENTIALS": str(named)})["principal"] == "named"
     assert who(nobody, environment=fake.environment("bob", LEASEHUB_CREDENTIALS=str(named)))["principal"] == "bob"
 
 

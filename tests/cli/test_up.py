@@ -115,6 +115,19 @@ def test_a_database_that_was_set_up_elsewhere_is_not_said_to_have_its_credential
     assert f"export LEASEHUB_URL=http://127.0.0.1:{server.port} LEASEHUB_TOKEN=" in errors
 
 
+def test_the_data_folder_is_the_flags_else_the_environments(stand_ins, data, tmp_path):
+    environment = {"LEASEHUB_DATA": str(data)}
+    (data / "broken").touch()
+    assert stand_ins("up", "--port", free_port(), environment=environment).status == 3
+    assert (data / "up.lock").exists()
+    assert not (tmp_path / ".leasehub").exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "wrong_setting").touch()
+    assert stand_ins("up", "--data", other, "--port", free_port(), environment=environment).status == 2
+    assert (other / "up.lock").exists()
+
+
 def test_a_second_one_on_the_same_folder_is_refused(start):
     server = start()
     server.said()
@@ -134,8 +147,9 @@ def test_a_port_in_use_stops_it_before_anything_is_started(start, stand_ins, dat
         taken.listen()
         port = taken.getsockname()[1]
         outcome = stand_ins("up", "--data", data, "--port", port)
-    assert outcome.status == 3
+    assert (outcome.status, outcome.said["code"]) == (2, "usage")
     assert f"port {port}" in outcome.said["message"]
+    assert "--port" in outcome.said["message"]
     assert not (data / "started").exists()
 
 
