@@ -76,6 +76,7 @@ VERBS = {
     "work": ("work", "work"),
     "mcp-stdio": ("bridge", "serve"),
     "up": ("up", "up"),
+    "worker": ("worker", "worker"),
     "hook pre-tool-use": ("hook", "pre_tool_use"),
     "hook session-start": ("hook", "session_start"),
     "hook session-end": ("hook", "session_end"),

@@ -72,6 +72,7 @@ LINES = {
     "work": "--queue Q [--concurrency N] [--ttl-seconds N] [--holder H] [--until-empty] [--wait-seconds N] -- COMMAND",
     "mcp-stdio": "[--holder H]",
     "up": "[--data DIR] [--host ADDRESS] [--port N]",
+    "worker": "[--queues A,B] [--threads N] [--no-beat]",
     "hook pre-tool-use": "[--fail open|closed] [--agent claude|codex|cursor]",
     "hook session-start": "[--fail open|closed] [--agent claude|codex|cursor]",
     "hook session-end": "[--fail open|closed] [--agent claude|codex|cursor]",
@@ -154,6 +155,11 @@ Starts the embedded server: SQLite, web server, worker and beat, everything unde
 DIR (--data, else LEASEHUB_DATA, else .leasehub).
 With DATABASE_URL and CELERY_BROKER_URL set it uses those. LEASEHUB_WEB_WORKERS (1) and
 LEASEHUB_WEB_THREADS (8) size the web server.""",
+    "worker": """\
+Becomes one more worker of the server, as python manage.py worker is: it serves the Celery queues A and B (else
+"default"), and so runs the commands of the pools whose "worker" is one of them, N at a time (4); beat is in it unless
+--no-beat. The server's database is DATABASE_URL's, else LEASEHUB_DATA's, else that of the .leasehub here or above. Logs
+go to stderr, nothing to stdout; the exit status is the worker's own.""",
 }
 
 EXITS = """\

@@ -28,6 +28,7 @@ else:
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     with (data / "started").open("a") as started:
         started.write(f"{os.getpid()} {grandchild.pid}\n")
+    (data / "words").write_text(f"{' '.join(sys.argv[1:])}\n")
     if (data / "dies").exists():
         sys.exit(5)
     if (data / "stubborn").exists():
