@@ -48,6 +48,9 @@ class Events:
         away: Callable[[Unreachable], None] = lambda lost: None,
     ) -> "Follower":
         """``away`` is called once for each time that the server is away."""
+        if isinstance(types, str):
+            # It would be taken for the list of its letters.
+            raise Usage(f"types must be a list, such as [{types!r}], not the text {types!r}")
         filters = f"&types={quoted(','.join(types))}" if types else ""
         filters += f"&resource={quoted(resource)}" if resource else ""
         filters += f"&holder={quoted(holder)}" if holder else ""

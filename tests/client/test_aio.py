@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from leasehub.client import Conflict, Empty, LeaseLost, Saturated, aio, events, handoffs, held
+from leasehub.client import Conflict, Empty, LeaseLost, Saturated, Usage, aio, events, handoffs, held
 from leasehub.client import hub as sync
 from tests.client.proxy import lose_answer
 from tests.client.test_slot import pool, waiting  # noqa: F401
@@ -185,6 +185,14 @@ def test_handoffs_and_the_feed(run, hub, bob, server, bobs_key, name):
             seen.append(event["type"])
             break
         assert seen == ["handoff.accepted"]
+
+    run(main)
+
+
+def test_types_that_are_no_list_are_refused_not_spelt(run):
+    async def main(aio_hub):
+        with pytest.raises(Usage, match="a list, such as"):
+            await anext(aio_hub.events.follow(types="lease.acquired"))
 
     run(main)
 

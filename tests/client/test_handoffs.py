@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from leasehub.client import LeaseLost, NotFound, StaleToken, VersionConflict
+from leasehub.client import LeaseLost, NotFound, StaleToken, Usage, VersionConflict
 from tests.cli.conftest import until
 from tests.client.proxy import hang_up, lose_answer
 
@@ -80,6 +80,11 @@ def test_the_feed_is_followed_through_an_outage(hub, proxy, other, name):
     assert [event["type"] for event in seen] == ["lease.acquired", "lease.released"]
     again = hub.events.follow(after=seen[0]["position"], resource=f"feed/{name}", types=["lease.released"])
     assert next(again)["position"] == seen[1]["position"]
+
+
+def test_types_that_are_no_list_are_refused_not_spelt(hub):
+    with pytest.raises(Usage, match=r"a list, such as \['lease.acquired'\]"):
+        next(hub.events.follow(types="lease.acquired"))
 
 
 def test_a_follower_begins_with_what_comes_from_now_on(hub, other, name):
