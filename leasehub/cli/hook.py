@@ -10,6 +10,7 @@ import os
 import time
 
 from leasehub.cli import guards
+from leasehub.cli.flags import HelpWanted
 from leasehub.cli.output import emit, say
 from leasehub.client import credentials, jsontext
 from leasehub.client.failures import Conflict, LeaseLost, NotFound, Refused, StaleToken, Usage
@@ -73,6 +74,8 @@ class Call:
 
 def _answer(event: str, arguments: list[str], decide: "Callable[[Call], Members]") -> int:
     """Writes the answer; of the decision in time, else of what --fail says."""
+    if "--help" in arguments or "-h" in arguments:
+        raise HelpWanted
     deadline = time.monotonic() + BUDGET_SECONDS - RESERVE_SECONDS
     decided: list[Members] = []
     asked: Members = {}
@@ -81,8 +84,10 @@ def _answer(event: str, arguments: list[str], decide: "Callable[[Call], Members]
 
     def work() -> None:
         try:
-            _check_flags(arguments)
             asked.update(_asked())
+            # Whoever is to mend the flags must still be able to read.
+            if asked.get("tool_name") not in READERS:
+                _check_flags(arguments)
             decided.append(decide(Call(asked, deadline)))
         except BaseException as failure:
             decided.append({"failure": f"{failure}" or type(failure).__name__})
@@ -94,7 +99,7 @@ def _answer(event: str, arguments: list[str], decide: "Callable[[Call], Members]
     in_time = done.acquire(timeout=max(0.05, deadline - time.monotonic()))
     answer = decided[0] if in_time else {"failure": f"no answer within {BUDGET_SECONDS:g} s"}
     if "failure" in answer:
-        answer = _failed(event, str(answer["failure"]), is_closed="closed" in "".join(arguments))
+        answer = _failed(event, str(answer["failure"]), is_closed=_is_closed(arguments))
     # What could not be read names no event, so the flag says it too.
     camel = "cursor" in "".join(arguments) or str(asked.get("hook_event_name", ""))[:1].islower()
     emit(_worded(event, answer, camel=camel))
@@ -102,11 +107,20 @@ def _answer(event: str, arguments: list[str], decide: "Callable[[Call], Members]
     os._exit(0)
 
 
+def _is_closed(arguments: list[str]) -> bool:
+    try:
+        _check_flags(arguments)
+    except Usage:
+        # Perhaps closed was what it was to be: an agent whose hook says nothing but a note goes on for ever.
+        return True
+    return "closed" in "".join(arguments)
+
+
 def _check_flags(arguments: list[str]) -> None:
     words = [word for argument in arguments for word in argument.split("=", 1)]
     for name, value in zip(words[::2], [*words[1::2], ""], strict=False):
         if value not in FLAGS.get(name, ()):
-            raise Usage(f"a hook takes {FLAGS_TAKEN}, not {' '.join(arguments)!r}")
+            raise Usage(f"a hook takes {FLAGS_TAKEN}, not {' '.join(arguments)!r}: correct the agent's settings")
 
 
 def _asked() -> Members:

@@ -145,7 +145,7 @@ else principal:host:process). Ends when stdin does; a server that is away is tol
 What coding agents call: the hook's JSON on stdin, the decision as JSON on stdout, exit 0 whatever happens, within
 1.5 seconds. An edit of a path that .leasehub.json guards is denied unless the session holds the path's resource, or
 the file has it acquire it. Without an answer of the server --fail open (the default) lets the edit through, closed
-denies it. `doctor` proves with a made-up lease that the hook blocks.""",
+denies it; a flag that it does not know counts as closed. `doctor` proves with a made-up lease that the hook blocks.""",
     "setup": """\
 Prints what connects an agent, or with --write merges it into the files here: the MCP server, and the hooks. The key
 is in no file: it is read from LEASEHUB_TOKEN in the agent's environment (LEASEHUB_URL goes with it), or with

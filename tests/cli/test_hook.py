@@ -208,7 +208,27 @@ def test_a_server_that_is_away_fails_as_it_was_told_to(repository):
 def test_without_credentials_it_fails_as_it_was_told_to(repository):
     nobody = CommandLine(repository.folder, {})
     assert "credentials" in hook(nobody, asked(repository, "schema.sql"))["systemMessage"]
-    assert "systemMessage" in hook(nobody, asked(repository, "schema.sql"), "--frobnicate")
+
+
+@pytest.mark.parametrize(
+    "flags", [["--fail", "clsoed"], ["--fail=Closed"], ["--fail"], ["--frobnicate"], ["closed"], ["--agent", "emacs"]]
+)
+def test_a_mistyped_flag_counts_as_closed_and_is_named(alice, repository, flags):
+    reason = denied(hook(alice, asked(repository, "README.md"), *flags))
+    assert " ".join(flags) in reason
+    assert "--fail open or closed" in reason
+    in_camel = hook(alice, asked(repository, "README.md", event="preToolUse"), *flags)
+    assert in_camel["permission"] == "deny"
+    assert hook(alice, asked(repository, "README.md", tool="Read"), *flags) == {}
+    started = hook(alice, asked(repository, "", event="SessionStart"), *flags, verb="session-start")
+    assert "--fail open or closed" in started["systemMessage"]
+
+
+def test_a_hook_has_help_like_every_verb(alice):
+    for verb in ("pre-tool-use", "session-start", "session-end"):
+        outcome = alice("hook", verb, "--help", stdin=subprocess.DEVNULL)
+        assert (outcome.status, outcome.said["code"]) == (0, "help")
+        assert f"leasehub hook {verb}" in outcome.errors
 
 
 def test_a_key_whose_fence_the_session_is_outside_of_fails_as_it_was_told_to(person, repository):
