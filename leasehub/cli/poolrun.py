@@ -6,7 +6,7 @@ from leasehub.cli import flags
 from leasehub.cli.lease import COMMON, outside_fence, owner_of, owner_pattern
 from leasehub.cli.output import emit, say
 from leasehub.cli.pool import asked_of
-from leasehub.cli.run import run_holding
+from leasehub.cli.run import checked, run_holding
 from leasehub.cli.signals import Signals, interrupted
 from leasehub.cli.slots import pool_of
 from leasehub.cli.supervision import Hold
@@ -25,6 +25,7 @@ OF_A_SLOT = ("POOL_SLOT_", "POOL_RUN_")
 
 def run_pool(own: list[str], command: list[str]) -> int:
     given = flags.read("run", own, values=VALUES, switches=("no-wait",))
+    checked(command)
     pool, patience, pattern = pool_of(given), patience_of(given), owner_pattern(given)
     body = {**asked_of(given), "mode": "blocking", "no_wait": "no-wait" in given}
     beat_seconds = flags.number("--heartbeat-secs", given["heartbeat-secs"]) if "heartbeat-secs" in given else None

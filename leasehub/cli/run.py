@@ -24,11 +24,11 @@ def run(arguments: list[str]) -> int:
     if any(argument.partition("=")[0] == "--pool" for argument in own):
         from leasehub.cli.poolrun import run_pool
 
-        return run_pool(own, _checked(command))
+        return run_pool(own, command)
     given = flags.read("run", own, values=("resource", "ttl-seconds", "holder", "purpose", "wait-seconds"))
     if not given.get("resource"):
         raise Usage("run needs --resource or --pool")
-    _checked(command)
+    checked(command)
     resource_type, _, resource_id = given["resource"].partition("/")
     if not resource_type or not resource_id:
         raise Usage(f"--resource must look like TYPE/ID, not {given['resource']!r}")
@@ -62,10 +62,9 @@ def run(arguments: list[str]) -> int:
     return run_holding(held, known, command, _environment(held, known, body), signals)
 
 
-def _checked(command: list[str]) -> list[str]:
+def checked(command: list[str]) -> None:
     if not command or not command[0]:
         raise Usage("run needs a command, after --")
-    return command
 
 
 def _acquire(

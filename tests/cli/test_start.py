@@ -155,7 +155,15 @@ def test_a_flag_may_carry_its_value_behind_an_equals_sign(faulty):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["help"], ["-h"], ["lease", "--help"], ["lease", "acquire", "--help"], ["run", "-h"]],
+    [
+        ["--help"],
+        ["help"],
+        ["-h"],
+        ["lease", "--help"],
+        ["lease", "acquire", "--help"],
+        ["run", "-h"],
+        ["run", "--pool", "p", "--help"],
+    ],
 )
 def test_help_is_no_failure(faulty, arguments):
     outcome = faulty(*arguments)
