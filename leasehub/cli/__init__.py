@@ -132,8 +132,9 @@ def _function(verb: str, rest: list[str]) -> "Callable[[list[str]], int]":
         raise HelpWanted
     if verb == "--version":
         return _function("version", rest)
-    wrong = f"{verb} {rest[0]}" if group and rest else verb
-    raise Usage(f"there is no verb {wrong!r}, only: {', '.join(group or VERBS)}")
+    from leasehub.cli import advice
+
+    raise Usage(advice.no_such_verb(verb, rest, VERBS))
 
 
 def _help(verb: str) -> int:
@@ -145,16 +146,17 @@ def _help(verb: str) -> int:
 
 
 def _fail(verb: str, failure: "Failure", rest: list[str]) -> int:
-    from leasehub.cli import usage
+    from leasehub.cli import advice, usage
     from leasehub.cli.output import emit, say
 
-    say(str(failure))
+    message = advice.on(verb, rest, failure)
+    say(message)
     if failure.code == "usage":
         say(usage.line(verb))
     # What is behind -- are the flags of another command.
     own = rest[: rest.index("--")] if "--" in rest else rest
     # A shell would run what it finds on stdout.
     if verb not in WITH_SHELL or not any(argument.partition("=")[0] == "--shell" for argument in own):
-        result = {"ok": False, "code": failure.code, "message": str(failure), **failure.fields}
+        result = {"ok": False, "code": failure.code, "message": message, **failure.fields}
         emit(result, pretty="--pretty" in own)
     return failure.exit_status

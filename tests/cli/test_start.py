@@ -147,6 +147,28 @@ def test_an_unknown_flag_is_named(faulty):
     assert "--wait_ms" in outcome.said["message"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["lease", "aquire", "--kind", "k"], "'lease acquire'"),
+        (["laese", "acquire", "--kind", "k"], "'lease acquire'"),
+        (["doctr"], "'doctor'"),
+        (["workr", "--queues", "a"], "'worker'"),
+        (["hook", "pre-tool-used"], "'hook pre-tool-use'"),
+    ],
+)
+def test_a_verb_that_is_almost_one_is_told_which(faulty, arguments, meant):
+    outcome = faulty(*arguments)
+    assert outcome.status == 2
+    assert f": did you mean {meant}" in outcome.said["message"]
+    assert " only: " in outcome.said["message"]
+
+
+@pytest.mark.parametrize("arguments", [["frob"], ["lease"], ["lease", "frob"], []])
+def test_a_verb_that_is_like_none_is_guessed_at_by_nobody(faulty, arguments):
+    assert "did you mean" not in faulty(*arguments).said["message"]
+
+
 def test_a_flag_may_carry_its_value_behind_an_equals_sign(faulty):
     outcome = faulty("lease", "acquire", "--kind=eq", "--ttl=5", "--payload=--x")
     assert "--payload" in outcome.said["message"]

@@ -115,6 +115,9 @@ def test_nobody_there_is_unreachable_and_sends_nothing(faulty):
     assert outcome.status == 3
     assert outcome.said["code"] == "unreachable"
     assert url in outcome.said["message"]
+    for remedy in ("`leasehub up`", "LEASEHUB_URL"):
+        assert remedy in outcome.said["message"]
+        assert remedy in outcome.errors
     assert "Traceback" not in outcome.errors
 
 
