@@ -164,7 +164,7 @@ go to stderr, nothing to stdout; the exit status is the worker's own.""",
 
 EXITS = """\
 Exactly one JSON object goes to stdout, text for people to stderr.
-Exit: 0 ok, 1 refused, 2 usage, 3 internal fault or server unreachable."""
+Exit: 0 ok, 1 refused, 2 usage, 3 internal fault or server unreachable, 128 and the signal when one ended it."""
 
 
 def line(verb: str) -> str:
