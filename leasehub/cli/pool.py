@@ -31,6 +31,7 @@ from leasehub.cli.ticket import (
 )
 from leasehub.client import jsontext
 from leasehub.client.failures import Refused, Usage
+from leasehub.client.ticket import OUTAGE_SECONDS
 from leasehub.client.wire import Connection, Members, quoted
 
 Result = dict[str, object]
@@ -78,6 +79,10 @@ def request(arguments: list[str]) -> int:
         "session": view["session"],
         **_standing(view),
     }
+    say(
+        f"the request is dropped unless `leasehub pool claim --pool {pool} --request {view['request_id']}` asks for it"
+        f" at least once within the pool's waiterStaleMs ({OUTAGE_SECONDS:g} s unless its pool file says otherwise)"
+    )
     return emit(result, pretty="pretty" in given)
 
 

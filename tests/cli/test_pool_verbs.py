@@ -306,6 +306,8 @@ def test_an_async_request_is_claimed_when_it_is_its_turn(one_slot, alice, bob):
         "eta": "~8m",
     }
     named = ["--request", asked.said["request_id"]]
+    assert f"dropped unless `leasehub pool claim --pool {one_slot.name} {' '.join(named)}`" in asked.errors
+    assert "waiterStaleMs (90 s" in asked.errors
     waiting = one_slot(bob, "claim", *named)
     assert waiting.status == 0
     assert list(waiting.said) == ["ok", "queued", "request_id", "position", "etaMs", "eta"]
