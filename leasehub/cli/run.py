@@ -7,9 +7,9 @@ from leasehub.cli.guardian import Guardian
 from leasehub.cli.lease import Place, look_at, outside_fence
 from leasehub.cli.output import emit, say
 from leasehub.cli.signals import Signals, Watchful, interrupted
-from leasehub.cli.supervision import Hold, Supervision, release
+from leasehub.cli.supervision import RELEASE_PAUSES, Hold, Supervision, release
 from leasehub.client import credentials
-from leasehub.client.acquiring import RELEASE_ATTEMPTS, Once, acquire
+from leasehub.client.acquiring import Once, acquire
 from leasehub.client.failures import Conflict, Refused, Unreachable, Usage
 from leasehub.client.holder import own_holder
 from leasehub.client.wire import Connection, Members
@@ -146,7 +146,7 @@ def run_holding(
         guardian.dismiss()
         if not supervision.survivors:
             # A lost lease is ended already, or its server has been away for all of its time.
-            release(held, known, attempts=RELEASE_ATTEMPTS if supervision.lost is None else 1)
+            release(held, known, pauses=RELEASE_PAUSES if supervision.lost is None else ())
     return _outcome(supervision, command)
 
 

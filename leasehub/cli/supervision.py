@@ -2,12 +2,14 @@
 
 import os
 import signal
+import time
 
 from leasehub.cli.guardian import Guardian
 from leasehub.cli.output import say
 from leasehub.cli.signals import Signals
+from leasehub.cli.timestamps import iso
 from leasehub.client import acquiring, credentials
-from leasehub.client.acquiring import RELEASE_ATTEMPTS
+from leasehub.client.clock import boot_clock
 from leasehub.client.failures import Failure, Refused, Unreachable
 from leasehub.client.heartbeat import LONGEST_WAIT_SECONDS, Deadline, Heartbeats, Kept, usual_interval
 from leasehub.client.wire import Connection, Members
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 # another may hold the resource already.
 SIGNALLED_SECONDS = 10.0
 LOST_SECONDS = 2.0
+# Between the attempts to give the lease back: a server that is started again is mostly back within them.
+RELEASE_PAUSES = (1.0, 2.0)
 
 
 class Hold:
@@ -40,8 +44,9 @@ class Hold:
         self.deadline = Deadline(sent_at=sent_at, seconds=seconds)
 
 
-def release(held: Hold, known: credentials.Credentials, *, attempts: int = RELEASE_ATTEMPTS) -> None:
-    """Gives the lease back, or says that it is left to run out."""
+def release(held: Hold, known: credentials.Credentials, *, pauses: "Sequence[float]" = RELEASE_PAUSES) -> None:
+    """Gives the lease back, or says when it will have run out."""
+    attempts = len(pauses) + 1
 
     def failed(attempt: int, lost: Unreachable) -> None:
         say(f"could not release {held.name} (attempt {attempt} of {attempts}): {lost}")
@@ -49,15 +54,25 @@ def release(held: Hold, known: credentials.Credentials, *, attempts: int = RELEA
     connection = Connection(known.url, known.token, timeout=3.0)
     released = "is released"
     try:
-        acquiring.release(connection, held.lease_id, held.fencing_token, attempts=attempts, failed=failed)
+        acquiring.release(connection, held.lease_id, held.fencing_token, pauses=pauses, failed=failed)
     except Refused:
         # Ended already is as good as released.
         released = "is gone already"
     except Unreachable:
-        released = "is left to run out"
-    connection.close()
+        say(f"warning: nothing confirms that {held.name} was released; {_runs_out(held.deadline)}")
+        return
+    finally:
+        connection.close()
     if held.is_announced:
         say(f"{held.name} {released}")
+
+
+def _runs_out(deadline: Deadline) -> str:
+    seconds = deadline.ends_at - boot_clock()
+    if seconds <= 0:
+        return "its time is over by now"
+    at = iso(int((time.time() + seconds) * 1000))
+    return f"it runs out by itself at about {at}, in {seconds:.0f} s"
 
 
 class Supervision:
@@ -87,7 +102,7 @@ class Supervision:
             ttl_seconds=held.ttl_seconds,
             beat_seconds=held.beat_seconds,
             deadline=held.deadline,
-            on_renewed=guardian.renew,
+            on_renewed=self._on_renewed,
             on_lost=self._on_lost,
         )
 
@@ -109,6 +124,11 @@ class Supervision:
 
     def stop_beating(self) -> None:
         self.heartbeats.drop(self.kept)
+
+    def _on_renewed(self, deadline: Deadline) -> None:
+        """Called in the heartbeat's thread."""
+        self.held.deadline = deadline
+        self.guardian.renew(deadline)
 
     def _on_lost(self, refused: Refused | None) -> None:
         """Called in the heartbeat's thread."""

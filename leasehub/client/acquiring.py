@@ -8,13 +8,14 @@ from leasehub.client.wire import fresh_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from leasehub.client.patience import Patience
     from leasehub.client.wire import Connection, Members
 
 POLL_SECONDS = 0.5
-RELEASE_ATTEMPTS = 3
+# Between the attempts to give a lease back.
+RELEASE_PAUSES = (0.6, 0.3)
 
 
 class Once:
@@ -78,20 +79,21 @@ def release(
     lease_id: str,
     fencing_token: int,
     *,
-    attempts: int = RELEASE_ATTEMPTS,
+    pauses: "Sequence[float]" = RELEASE_PAUSES,
     failed: "Callable[[int, Unreachable], None]" = lambda attempt, lost: None,
 ) -> None:
-    """Gives a lease back. Raises Refused when it had ended already, Unreachable when it is left to run out."""
+    """Gives a lease back, in one attempt more than there are pauses. Raises Refused when it had ended already,
+    Unreachable when it is left to run out."""
     path = f"/v1/leases/{lease_id}?fencing_token={fencing_token}"
-    for attempt in range(1, attempts + 1):
+    for attempt, pause in enumerate((*pauses, None), start=1):
         try:
             connection.call("DELETE", path, attempts=1)
             return
         except Unreachable as lost:
             failed(attempt, lost)
-            if attempt == attempts:
+            if pause is None:
                 raise
-            time.sleep(0.3 * (attempts - attempt))
+            time.sleep(pause)
         except NotFound:
             if not connection.answers_lost or not _was_released(connection, lease_id):
                 raise

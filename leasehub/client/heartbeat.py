@@ -33,7 +33,9 @@ class Deadline:
     """
 
     def __init__(self, *, sent_at: float, seconds: float) -> None:
-        self.kill_at = sent_at + seconds - min(2.0, seconds / 10)
+        #: Until then it is nobody else's; on the server it ends a moment later.
+        self.ends_at = sent_at + seconds
+        self.kill_at = self.ends_at - min(2.0, seconds / 10)
         self.term_at = self.kill_at - min(5.0, seconds / 10)
 
 

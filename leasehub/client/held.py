@@ -143,11 +143,11 @@ class Held:
         if not self._close():
             return False
         lost = bool(self.lost)
-        attempts = 1 if lost else acquiring.RELEASE_ATTEMPTS
+        pauses = () if lost else acquiring.RELEASE_PAUSES
         try:
             with self._hub.connection() as connection:
                 connection.timeout = min(connection.timeout, 3.0)
-                acquiring.release(connection, self.lease_id, self.fencing_token, attempts=attempts)
+                acquiring.release(connection, self.lease_id, self.fencing_token, pauses=pauses)
         except Refused as refused:
             if not lost:
                 raise self._lost_by(self._with_ending(refused)) from refused

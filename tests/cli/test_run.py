@@ -373,6 +373,38 @@ def test_an_outage_shorter_than_the_lease_is_survived(faulty, fake, resource, fo
     assert fake.leases.rows == {}
 
 
+def releases(fake):
+    return [path for method, path, *_ in fake.seen if method == "DELETE"]
+
+
+def test_a_server_that_is_away_for_two_seconds_at_the_end_is_still_told(faulty, fake, resource, folder):
+    process = started(faulty, resource, "echo > began; sleep 1", folder=folder)
+    until((folder / "began").exists)
+    fake.faults.append(hang_up)
+    until(lambda: len(releases(fake)) == 2)
+    time.sleep(0.5)
+    fake.faults.clear()
+    status, _, errors = ended(process)
+    assert (status, len(releases(fake)), fake.leases.rows) == (0, 3, {})
+    assert "(attempt 2 of 3)" in errors
+    assert "by itself" not in errors
+
+
+def test_a_release_that_fails_for_good_says_when_the_lease_is_over(faulty, fake, resource, folder):
+    process = started(faulty, resource, "echo > began; sleep 2; exit 7", "--ttl-seconds", "8", folder=folder)
+    [row] = until(lambda: list(fake.leases.rows.values()))
+    acquired = row["beat"]
+    # The time is that of the last beat, not of the acquisition.
+    until(lambda: row["beat"] > acquired)
+    fake.faults.append(hang_up)
+    status, text, errors = ended(process)
+    assert (status, text, len(releases(fake))) == (7, "", 3)
+    said = errors.splitlines()[-1]
+    assert "it runs out by itself at about " in said
+    at = epoch_ms(said.partition("about ")[2].partition(",")[0])
+    assert acquired + 8_500 < at <= row["expires"] + 100
+
+
 def test_an_acquisition_whose_answer_was_lost_is_found_again(faulty, fake, resource, folder):
     from tests.cli.test_wire import dropping
 

@@ -133,6 +133,26 @@ def test_a_lost_slot_stops_everything_and_is_75(one_slot, alice, operator, folde
     assert not any(map(is_alive, pids))
 
 
+def test_a_slot_that_cannot_be_given_back_is_said_to_run_out(faulty, fake):
+    grant = {"slot_id": 1, "lease_id": "lease_1", "fencing_token": 1, "holder": "o", "expires_at": "", "env": {}}
+    grant |= {"expires_in_ms": 600_000, "ttl_minutes": 10}
+
+    def granting(handler):
+        if handler.command == "DELETE":
+            handler.hang_up()
+        else:
+            view = {"request_id": "req_1", "state": "ready", "grants": [grant]}
+            handler.reply(201, {"data": view})
+        return True
+
+    fake.faults.append(granting)
+    outcome = faulty("run", "--pool", "p", "--owner", "o", "--", "true")
+    assert outcome.status == 0
+    assert "(attempt 3 of 3)" in outcome.errors
+    assert "slot 1 was released; it runs out by itself" in outcome.errors
+    assert "slot 1 is" not in outcome.errors.splitlines()[-1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_it_runs_releases_the_slot(one_slot, alice, folder, number):
     process = started(alice, one_slot, WAITING, folder=folder)
