@@ -48,11 +48,6 @@ def find_file() -> str | None:
     named = os.environ.get("LEASEHUB_CREDENTIALS", "")
     if named:
         return named
-    # Where `leasehub up` puts them. A fleet's process has such a folder without any in it.
-    data = os.environ.get("LEASEHUB_DATA", "")
-    file = os.path.join(data, "credentials.json")
-    if data and os.path.lexists(file):
-        return file
     folder = os.getcwd()
     while True:
         file = os.path.join(folder, ".leasehub", "credentials.json")
@@ -63,7 +58,12 @@ def find_file() -> str | None:
             break
         folder = above
     file = os.path.join(os.path.expanduser("~"), ".config", "leasehub", "credentials.json")
-    return file if os.path.lexists(file) else None
+    if os.path.lexists(file):
+        return file
+    # Where `leasehub up` puts them. A fleet's process has such a folder without any in it.
+    data = os.environ.get("LEASEHUB_DATA", "")
+    file = os.path.join(data, "credentials.json")
+    return file if data and os.path.lexists(file) else None
 
 
 def _read(file: str) -> Credentials:

@@ -26,17 +26,17 @@ def who(command_line, **more):
 
 def test_the_places_in_their_order(fake, nobody, tmp_path):
     fake.leases.principals.update({"lh_own": "own", "lh_near": "near", "lh_data": "data", "lh_named": "named"})
+    in_data = {"LEASEHUB_DATA": str(tmp_path / "data")}
+    write(tmp_path / "data" / "credentials.json", fake, token="lh_data")
+    assert who(nobody, environment=in_data)["principal"] == "data"
     own = write(tmp_path / ".config" / "leasehub" / "credentials.json", fake, token="lh_own")
+    assert who(nobody, environment=in_data)["principal"] == "own"
     assert who(nobody)["principal"] == "own"
     assert who(nobody)["credentials"] == str(own)
     write(tmp_path / ".leasehub" / "credentials.json", fake, token="lh_near")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     assert who(nobody, cwd=below)["principal"] == "near"
-    in_data = {"LEASEHUB_DATA": str(tmp_path / "data")}
-    assert who(nobody, environment=in_data)["principal"] == "near"
-    write(tmp_path / "data" / "credentials.json", fake, token="lh_data")
-    assert who(nobody, environment=in_data)["principal"] == "data"
     named = write(tmp_path / "named.json", fake, token="lh_named")
     assert who(nobody, environment={**in_data, "LEASEHUB_CREDENTIALS": str(named)})["principal"] == "named"
     assert who(nobody, environment=fake.environment("bob", LEASEHUB_CREDENTIALS=str(named)))["principal"] == "bob"

@@ -216,9 +216,7 @@ class LeaseMachine(RuleBasedStateMachine):
         pairs = [(lease.lease_id, lease.token + wrong) for lease, wrong in meant]
         answers = outcome(services.heartbeats, caller=self.callers[name], pairs=pairs)
         if name in self.revoked:
-            if not isinstance(answers, Unauthenticated):
-                # All of them are outside the key's fence.
-                assert all(isinstance(answer, NotFound) for answer in answers), answers
+            assert isinstance(answers, Unauthenticated), answers
             return
         assert len(answers) == len(pairs)
         for answer, (lease, wrong) in zip(answers, meant, strict=True):
@@ -239,9 +237,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def beaten(self, answer: Any, lease: Granted, token: int, name: str, ttl: int | None) -> None:
         caller, at = self.callers[name], self.now
         held = self.current(lease)
-        if held is not None and not caller.may_hold_as(lease.holder):
-            assert isinstance(answer, NotFound), answer
-        elif name in self.revoked:
+        if name in self.revoked:
             assert isinstance(answer, Unauthenticated), answer
         elif lease.principal != caller.principal or not caller.may_hold_as(lease.holder):
             assert isinstance(answer, NotFound), answer
@@ -272,11 +268,9 @@ class LeaseMachine(RuleBasedStateMachine):
         token = None if wrong is None else lease.token + wrong
         answer = outcome(services.release, caller=caller, lease_id=lease.lease_id, fencing_token=token)
         held = self.current(lease)
-        if held is not None and not caller.may_hold_as(lease.holder):
-            assert isinstance(answer, NotFound), answer
-        elif name in self.revoked:
+        if name in self.revoked:
             assert isinstance(answer, Unauthenticated), answer
-        elif held is None or lease.principal != caller.principal:
+        elif held is None or lease.principal != caller.principal or not caller.may_hold_as(lease.holder):
             assert isinstance(answer, NotFound), answer
         elif wrong:
             assert isinstance(answer, StaleToken), answer

@@ -194,10 +194,10 @@ class QueueMachine(LeaseMachine):
     def refusal(self, resource: str, token: int, name: str) -> DomainError | None:
         """How a step with this token is refused; None: it is done."""
         caller, held = self.callers[name], self.model.held.get(resource)
-        if held is not None and not caller.may_hold_as(held.holder):
-            return NotFound()
         if name in self.revoked:
             return Unauthenticated()
+        if held is not None and not caller.may_hold_as(held.holder):
+            return NotFound()
         mine = held is not None and held.principal == caller.principal
         if held is not None and mine and held.token == token:
             return None if held.lives(self.now) else LeaseLost(ended_by="expired", ended_at=held.expires_at)
@@ -233,11 +233,14 @@ class QueueMachine(LeaseMachine):
         caller, token, held = self.callers[name], claim.token + wrong, self.model.held.get(claim.resource)
         task = uuid.UUID(hex=claim.resource[2:])
         answer = outcome(queues.give_back, caller=caller, task_id=task, fencing_token=token)
-        if held is not None and not caller.may_hold_as(held.holder):
-            assert isinstance(answer, NotFound), answer
-        elif name in self.revoked:
+        if name in self.revoked:
             assert isinstance(answer, Unauthenticated), answer
-        elif held is None or held.principal != caller.principal:
+        elif (
+            held is not None
+            and not caller.may_hold_as(held.holder)
+            or held is None
+            or held.principal != caller.principal
+        ):
             assert isinstance(answer, NotFound), answer
         elif held.token != token:
             assert isinstance(answer, StaleToken), answer

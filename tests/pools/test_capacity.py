@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from leasehub.events.models import Event
 from leases import services as leases
 from leases.models import Resource
 from pools import services
@@ -212,3 +213,14 @@ def test_a_slot_that_is_not_clean_is_not_handed_on(agent: Caster, teammate: Cast
             holder="teammate",
         )
     assert services.pump(organization=row.organization_id, pool="e2e").reaped == []
+
+
+def test_two_dead_leases_of_one_request_end_once_each(agent: Caster, declare: Declare, clock: Any) -> None:
+    """A reconcile that meets both: the end of the first takes the second with it."""
+    declare(slots=slots(2), provision="make-clean", ttlMinutes=1)
+    ask(agent, count=2)
+    clock.move(minutes=2)
+    assert agent.post("leases/reconcile").status_code == 200
+    ends = ("lease.reaped", "pool.released", "pool.grant_failed")
+    ended = list(Event.objects.filter(type__in=ends, resource_type="slot").values_list("lease_id", flat=True))
+    assert len(ended) == len(set(ended)) == 2
