@@ -223,7 +223,7 @@ def test_a_queue_is_what_its_model_says(clock: MovableClock) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         QueueMachine,
         settings=settings(
-            max_examples=300 if FULL else 12,
+            max_examples=60 if FULL else 12,
             stateful_step_count=50 if FULL else 30,
             deadline=None,
             suppress_health_check=list(HealthCheck),
