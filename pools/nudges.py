@@ -22,15 +22,35 @@ def payload(request: Request) -> dict[str, Any]:
         "event": Declaration(request.pool.declaration).nudge_event,
         "session": request.session,
         "request_id": public_request_id(request.request_id),
-        "state": request.state,
     }
     if request.state == Request.State.READY:
-        grants = grants_of(request)
-        return {**body, "grant": grants[0] if grants else None, "grants": grants}
+        grants = [_record(grant) for grant in grants_of(request)]
+        return {**body, "grant": grants[0] if grants else None, "state": request.state, "grants": grants}
     return {
         **body,
+        "state": request.state,
         "slot_id": request.failed_slot,
         "reason": request.reason,
         "error": request.error,
         "at": clock.iso(request.ended_at) if request.ended_at else None,
+    }
+
+
+def _record(grant: dict[str, Any]) -> dict[str, Any]:
+    """A grant as the command line prints it, in that order, and behind it what else the API says of one."""
+    return {
+        "ok": True,
+        "state": "ready",
+        "request_id": grant["request_id"],
+        "mode": grant["mode"],
+        "slot_id": grant["slot_id"],
+        "kind": grant["kind"],
+        "owner": grant["holder"],
+        "token": grant["fencing_token"],
+        "ttlMinutes": grant["ttl_minutes"],
+        "attrs": grant["attrs"],
+        **grant["grant_fields"],
+        "env": grant["env"],
+        "grantedAt": grant["granted_at"],
+        **grant,
     }

@@ -339,6 +339,10 @@ def test_nudges_for_async_grants_and_for_every_final_failure(agent: Caster, decl
     assert nudge.request is not None
     told = payload(nudge.request)
     assert (told["event"], told["session"], told["grant"]["slot_id"]) == ("lease-granted", "muse-04", 1)
+    assert list(told)[:4] == ["event", "session", "request_id", "grant"]
+    grant = told["grant"]
+    assert list(grant)[:9] == ["ok", "state", "request_id", "mode", "slot_id", "kind", "owner", "token", "ttlMinutes"]
+    assert (grant["owner"], grant["token"]) == (grant["holder"], grant["fencing_token"])
     passes(nudge)
     agent.delete(f"pools/e2e/requests/{asked['request_id']}")
     assert waiting_runs() == 0
