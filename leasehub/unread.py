@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 LOOK_SECONDS = 0.1
@@ -32,17 +33,35 @@ def hang_up_after(seconds: int) -> None:
 
 
 def _has_set(seconds: int) -> bool:
-    has_found = False
+    ports = {own.getsockname()[1] for own in _own_sockets() if _listens(own) and _set(own, seconds)}
+    for own in _own_sockets() if ports else ():
+        # A client that came before the web server's socket was found.
+        if own.getsockname()[1] in ports:
+            _set(own, seconds)
+    return bool(ports)
+
+
+def _own_sockets() -> Iterator[socket.socket]:
     for name in os.listdir("/proc/self/fd"):
         # Most are no socket, and the file that they were listed from is closed.
         with suppress(OSError):
             found = socket.socket(fileno=int(name))
             try:
-                is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
-                if is_tcp and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
-                    has_found = True
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
+                    yield found
             finally:
                 # It is the web server's. A copy would not do: of a file of SQLite's, closing one drops its locks.
                 found.detach()
-    return has_found
+
+
+def _listens(own: socket.socket) -> bool:
+    with suppress(OSError):
+        return bool(own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return False
+
+
+def _set(own: socket.socket, seconds: int) -> bool:
+    with suppress(OSError):
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
+        return True
+    return False

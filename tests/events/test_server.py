@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leasehub import unread
 from leasehub.db import clock
 from leasehub.events import journal
 from leasehub.identity.models import ApiKey
@@ -107,3 +108,18 @@ def test_a_place_is_free_again_when_its_reader_is_gone(agent: Caster, read: Call
     while read(agent).response.status != 200:
         assert time.monotonic() < give_up
         time.sleep(0.1)
+
+
+def test_clients_that_came_first_are_hung_up_on_too() -> None:
+    """The web server listens a moment before its socket is found."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as client,
+    ):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert unread._has_set(7)
+            patience = [
+                one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) for one in (listening, accepted, client)
+            ]
+    assert patience == [7000, 7000, 0]
