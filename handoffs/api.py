@@ -41,6 +41,7 @@ from leases import services as leases
 from leases.api import Seconds
 from leases.errors import Conflict, StaleToken
 from leases.models import Resource, public_lease_id
+from leases.replays import with_time_left
 
 MAX_NOTES = 50
 MAX_ARTIFACTS = 50
@@ -318,23 +319,9 @@ class CheckpointView(BaseModel):
 
 
 def still_moved(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
-    """A remembered acceptance with the time that is left of its leases now: none once they have ended."""
+    """A remembered acceptance, with the time that is left of its leases now."""
     resolved = body["data"]
-    try:
-        handoff = queries.handoff(
-            organization=caller.organization, principal=caller.principal, handoff_id=resolved["handoff_id"]
-        )
-    except NotFound:
-        return body
-    now = {view["lease_id"]: view for view in lease_views(caller.principal, handoff, clock.now())}
-    moved = [_as_now(lease, now.get(lease["lease_id"])) for lease in resolved["leases"]]
-    return {"data": {**resolved, "leases": moved}}
-
-
-def _as_now(lease: dict[str, Any], view: dict[str, Any] | None) -> dict[str, Any]:
-    if view is None or not view["expires_in_ms"]:
-        return {**lease, "expires_in_ms": 0}
-    return {**lease, "expires_at": view["expires_at"], "expires_in_ms": view["expires_in_ms"]}
+    return {"data": {**resolved, "leases": with_time_left(caller, resolved["leases"])}}
 
 
 class Handoffs(Operation):

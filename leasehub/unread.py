@@ -35,9 +35,10 @@ def hang_up_after(seconds: int) -> None:
 def _has_set(seconds: int) -> bool:
     ports = {own.getsockname()[1] for own in _own_sockets() if _listens(own) and _set(own, seconds)}
     for own in _own_sockets() if ports else ():
-        # A client that came before the web server's socket was found.
-        if own.getsockname()[1] in ports:
-            _set(own, seconds)
+        # A client that came before the web server's socket was found; it may be gone again.
+        with suppress(OSError):
+            if own.getsockname()[1] in ports:
+                _set(own, seconds)
     return bool(ports)
 
 

@@ -37,6 +37,7 @@ from leases.models import Resource, public_lease_id
 from leases.queues import queries as task_queries
 from leases.queues import services as tasks
 from leases.queues.models import TASK
+from leases.replays import with_time_left
 
 MAX_BEATS = 200
 MAX_LIFETIME_SECONDS = 366 * 86400
@@ -229,14 +230,9 @@ class FenceAnswer(BaseModel):
 
 
 def still_running(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
-    """A remembered grant with the time that is left of it now: none once the lease has ended."""
-    granted = body["data"]
-    row = queries.lease(caller=caller, lease_id=queries.parse_lease_id(granted["lease_id"]))
-    if row is None or row.expires_at is None:
-        return {"data": {**granted, "expires_in_ms": 0}}
-    # A heartbeat may have moved the expiry since, to either side.
-    remaining = max(0, clock.milliseconds_between(clock.now(), row.expires_at))
-    return {"data": {**granted, "expires_at": clock.iso(row.expires_at), "expires_in_ms": remaining}}
+    """A remembered grant, with the time that is left of it now."""
+    (granted,) = with_time_left(caller, [body["data"]])
+    return {"data": granted}
 
 
 class Leases(Operation):

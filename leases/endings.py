@@ -33,16 +33,22 @@ def end(
     data: dict[str, Any],
     actor: int | None = None,
     key: int | None = None,
-) -> None:
-    """Ends the lease on a row that the caller has locked, after the row's owner."""
+) -> bool:
+    """Ends the lease on a row that the caller has locked, after the row's owner; whether it was still there.
+
+    Of several leases that are ended one after the other an earlier end may have ended a later one: of a request for
+    several slots all go with the first.
+    """
+    if not Resource.objects.filter(pk=row.pk, lease_id=row.lease_id).update(**FREE):
+        return False
     if tasks.is_claim(row):
         event, data = tasks.give_up(row, event, at=at, data=data)
     owner = owners.of(row)
-    Resource.objects.filter(pk=row.pk).update(**FREE)
     type = event if owner is None else owner.event_of(event)
     journal.record_all([ending(row, type, at=at, data=data, actor=actor, key=key)])
     if owner is not None:
         owner.ended(row, event, data)
+    return True
 
 
 def reap_all(rows: list[Resource], *, at: datetime) -> None:

@@ -231,12 +231,11 @@ def reconcile(*, caller: Caller) -> Reconciled:
     locked, taken_by_foreign = _fenced(caller, lock_rows(found))
     at = clock.now()
     over = [row for row in locked if row.expires_at is not None and row.expires_at <= at]
-    reaped = []
-    for row in over:
-        # The end of one before may have ended this one too: of a request for several slots, all go with the first.
-        if Resource.objects.filter(pk=row.pk, lease_id=row.lease_id).exists():
-            end(row, "lease.reaped", at=at, actor=caller.principal, key=caller.key, data=epitaph(row))
-            reaped.append(row)
+    reaped = [
+        row
+        for row in over
+        if end(row, "lease.reaped", at=at, actor=caller.principal, key=caller.key, data=epitaph(row))
+    ]
     return Reconciled(
         held=[row for row in inside if row.pk not in dead] + [row for row in locked if row not in over],
         reaped=reaped,

@@ -25,8 +25,9 @@ from leasehub.errors import Forbidden, NotFound, QuotaExceeded
 from leasehub.identity.authentication import Caller
 from leasehub.identity.errors import OutsideFence
 from leasehub.identity.rings import ACT, OBSERVE, OPERATE
-from leases.api import Seconds, grant_view, released_view, still_running
+from leases.api import Seconds, grant_view, released_view
 from leases.errors import LeaseLost, StaleToken
+from leases.replays import with_time_left
 from leases.services import Actor
 from pools import answers, queries, services
 from pools.errors import Busy, Saturated, Unsatisfiable
@@ -342,9 +343,9 @@ def how_it_stands(caller: Caller, request: HttpRequest, response: HttpResponse) 
 
 
 def _still_granted(caller: Caller, response: HttpResponse) -> HttpResponse:
-    """A remembered answer with the time that is left of its leases now: none once they have ended."""
+    """A remembered answer, with the time that is left of its leases now."""
     told = json.loads(response.content)["data"]
-    grants = [still_running(caller, {"data": grant})["data"] for grant in told["grants"]]
+    grants = with_time_left(caller, told["grants"])
     return data({**told, "grants": grants}, HTTPStatus.CREATED, {"Location": response.headers["Location"]})
 
 

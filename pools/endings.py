@@ -70,9 +70,14 @@ def take_back_all(pool: Pool, request: Request, *, reason: str, actor: Actor) ->
 
 
 def lock_leases(slots: Sequence[Slot]) -> None:
-    """The resource rows of several slots, in the order of their ids, as a holder's heartbeats lock them."""
+    """The resource rows of several slots, in the order of their ids; whoever ends one alone locks it then."""
     if len(slots) > 1:
-        list(lock_rows(Resource.objects.filter(lease_id__in=[slot.lease_id for slot in slots])).values_list("pk"))
+        locked_leases(slots)
+
+
+def locked_leases(slots: Sequence[Slot]) -> list[Resource]:
+    """The resource rows of slots, in the order of their ids, as a holder's heartbeats lock them."""
+    return list(lock_rows(Resource.objects.filter(lease_id__in=[slot.lease_id for slot in slots])))
 
 
 def take_back(slot: Slot, event: str, *, actor: Actor, **data: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from leasehub.client.slots import grant_record
 from leasehub.db import clock
 from pools.answers import grants_of
 from pools.models import CommandRun, Request, public_request_id
@@ -24,7 +25,8 @@ def payload(request: Request) -> dict[str, Any]:
         "request_id": public_request_id(request.request_id),
     }
     if request.state == Request.State.READY:
-        grants = [_record(grant) for grant in grants_of(request)]
+        # Behind the record what else the API says of a grant.
+        grants = [{**grant_record(grant), **grant} for grant in grants_of(request)]
         return {**body, "grant": grants[0] if grants else None, "state": request.state, "grants": grants}
     return {
         **body,
@@ -33,24 +35,4 @@ def payload(request: Request) -> dict[str, Any]:
         "reason": request.reason,
         "error": request.error,
         "at": clock.iso(request.ended_at) if request.ended_at else None,
-    }
-
-
-def _record(grant: dict[str, Any]) -> dict[str, Any]:
-    """A grant as the command line prints it, in that order, and behind it what else the API says of one."""
-    return {
-        "ok": True,
-        "state": "ready",
-        "request_id": grant["request_id"],
-        "mode": grant["mode"],
-        "slot_id": grant["slot_id"],
-        "kind": grant["kind"],
-        "owner": grant["holder"],
-        "token": grant["fencing_token"],
-        "ttlMinutes": grant["ttl_minutes"],
-        "attrs": grant["attrs"],
-        **grant["grant_fields"],
-        "env": grant["env"],
-        "grantedAt": grant["granted_at"],
-        **grant,
     }

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import Q, QuerySet
 
+from leasehub.db import clock
 from leases import services as leases
 from leases.errors import LeaseLost
 from leases.granting import Grant
@@ -180,6 +181,8 @@ def ready_if_clean(pool: Pool, request: Request, *, at: datetime) -> None:
             for row in Resource.objects.filter(lease_id=slot.lease_id):
                 leases.reap_owned(row)
             return
+    # Behind those signs of life: a later one is the holder's own, and says that it has the grant.
+    at = clock.now()
     # Without commands the grant's own event says that it is ready.
     endings.journal("pool.ready", pool, request, at=at, mode=request.mode)
     _ready(pool, request, at=at)

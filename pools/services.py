@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet
 
 from leasehub.db import clock
 from leasehub.db.locks import locked_row
@@ -42,8 +42,6 @@ from pools.models import (
 from pools.poolfile import Declaration, DeclaredSlot, PoolFile
 from pools.promotion import goes_in_one_call, grant_at_once, grant_in_one_call, is_silent, promote
 
-# The commands of a grant keep its leases alive until the moment in which it is ready.
-BEAT_OF_COMMANDS = timedelta(seconds=1)
 MAX_COUNT = 100
 # Beyond this nobody waits for their turn: something runs wild.
 MAX_WAITING = 10_000
@@ -342,7 +340,7 @@ def cancel(*, caller: Caller, request: Request) -> Request:
             if own:
                 endings.cancel(pool, request, at=at, actor=Actor.of(caller))
             else:
-                _refuse_theft(request)
+                _refuse_theft(request, at)
                 endings.drop(pool, request, "operator", at=at, actor=Actor.of(caller))
             # Its going may let those behind it pass.
             promote(pool, at=at)
@@ -360,16 +358,18 @@ def drop_waiter(*, actor: Actor, request_id: uuid.UUID) -> bool:
     pool = locked_pool(actor.organization, seen_row.pool.name)
     row = found.get()
     at = clock.now()
-    _refuse_theft(row)
+    _refuse_theft(row, at)
     dropped = row.state in Request.OPEN and endings.drop(pool, row, "operator", at=at, actor=actor)
     promote(pool, at=at)
     return dropped
 
 
-def _refuse_theft(request: Request) -> None:
+def _refuse_theft(request: Request, at: datetime) -> None:
     """Raises Busy: a lease that lives is ended by a force-release alone, with a reason ("no theft", invariant 4)."""
     if request.state == Request.State.READY:
-        raise Busy("It has its slots: force-release their leases, with a reason.")
+        leased = Slot.objects.filter(request=request).values("lease_id")
+        last = Resource.objects.filter(lease_id__in=leased).aggregate(last=Max("expires_at"))["last"]
+        raise Busy("It has its slots: force-release their leases, with a reason.", **_until(last, at))
 
 
 # --- a holder's slot -------------------------------------------------------------------------------------------
@@ -669,11 +669,13 @@ def _drop_unclaimed(pool: Pool, *, at: datetime) -> list[Request]:
 
 
 def _is_kept(request: Request) -> bool:
-    """Whether a grant was heartbeaten since it was ready; its commands beat before that."""
-    leased = Slot.objects.filter(request=request).values("lease_id")
-    beats = Resource.objects.filter(lease_id__in=leased).values_list("heartbeat_at", flat=True)
+    """Whether a grant was heartbeaten since it was ready. Locks its leases, so that none is beaten before they end."""
     ready_at = request.ready_at or request.created_at
-    return any(beat is not None and beat > ready_at + BEAT_OF_COMMANDS for beat in beats)
+    return any(
+        # Granting it was its first sign of life, a moment after the pool's clock was read.
+        lease.heartbeat_at and lease.acquired_at and lease.heartbeat_at > max(ready_at, lease.acquired_at)
+        for lease in endings.locked_leases(list(Slot.objects.filter(request=request)))
+    )
 
 
 def _unchecked(pool: Pool, at: datetime) -> QuerySet[Slot]:

@@ -90,9 +90,7 @@ def operation(
             operation_id=name,
             summary=summary,
             request=body,
-            examples=[OpenApiExample(summary, value=dict(body.EXAMPLE), request_only=True)]
-            if body and body.EXAMPLE
-            else [],
+            examples=_examples(summary, body),
             responses=responses,
             parameters=[*query_parameters(query), *parameters, *([IDEMPOTENCY_KEY] if repeatable else [])],
         )

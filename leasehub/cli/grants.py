@@ -1,33 +1,15 @@
 """A grant as the command line shows it: as a record, and as lines for a shell."""
 
-from leasehub.client.slots import id_text
+from leasehub.client.slots import grant_record, id_text
 from leasehub.client.wire import Members
 
 
 def record(view: Members) -> dict[str, object]:
     """Of one slot its grant; of several, asked for at once, all of them."""
-    found = [_one(grant) for grant in view["grants"]]
+    found = [grant_record(grant) for grant in view["grants"]]
     if view["count"] == 1 and found:
         return found[0]
     return {"ok": True, "state": "ready", "request_id": view["request_id"], "mode": view["mode"], "grants": found}
-
-
-def _one(grant: Members) -> dict[str, object]:
-    return {
-        "ok": True,
-        "state": "ready",
-        "request_id": grant["request_id"],
-        "mode": grant["mode"],
-        "slot_id": grant["slot_id"],
-        "kind": grant["kind"],
-        "owner": grant["holder"],
-        "token": grant["fencing_token"],
-        "ttlMinutes": grant["ttl_minutes"],
-        "attrs": grant["attrs"],
-        **grant["grant_fields"],
-        "env": grant["env"],
-        "grantedAt": grant["granted_at"],
-    }
 
 
 def shell(granted: Members, prefix: str) -> bytes:

@@ -24,8 +24,8 @@ class Credentials:
 
 
 def find() -> Credentials:
-    """The first of: the environment, the file that it names, the data folder that it names, the nearest .leasehub
-    folder, the user's own.
+    """The first of: the environment, the file that it names, the nearest .leasehub folder, the user's own, that of
+    the data folder that the environment names.
 
     A source that is there but cannot be used is an error, never skipped: talking to another server than the
     one that was meant would give out one resource twice.

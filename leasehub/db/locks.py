@@ -39,10 +39,8 @@ def lock_rows(rows: QuerySet[Row], *, skip_locked: bool = False) -> QuerySet[Row
 def locked_row(model: type[Row], **named: Any) -> Row | None:
     """The row whose columns have these values, locked until the transaction ends: a lock that many calls take.
 
-    On PostgreSQL its statement is put together once and stays planned.
+    On PostgreSQL its statement is put together once and stays planned. SQLite needs none, as above.
     """
-    if connection.vendor != "postgresql":
-        return lock_rows(model._default_manager.filter(**named)).first()
     if not connection.in_atomic_block:
         raise TransactionManagementError("A row lock outside a transaction would end at once.")
     return known_row(model, locked=True, **named)

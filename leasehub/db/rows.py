@@ -27,7 +27,10 @@ def _inserting(model: type[Model]) -> tuple[str, list[Any]]:
 
 
 def known_row(model: type[Row], *, locked: bool = False, **named: Any) -> Row | None:
-    """On PostgreSQL: the one row whose columns have these values; ``locked``: until the transaction ends."""
+    """The one row whose columns have these values; ``locked``: until the transaction ends (leasehub.db.locks)."""
+    if connection.vendor != "postgresql":
+        # Django's own knows how SQLite keeps times and JSON, and costs no round trip there.
+        return model._default_manager.filter(**named).first()
     statement, names = _selecting(model, tuple(named), locked)
     rows = functions.read(statement, [functions.typed(value) for value in named.values()])
     return model.from_db(connection.alias, names, rows[0]) if rows else None

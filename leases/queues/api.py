@@ -30,7 +30,6 @@ from leasehub.errors import NotFound, ValidationError
 from leasehub.identity.authentication import Caller, check_key
 from leasehub.identity.errors import OutsideFence
 from leasehub.identity.rings import ACT, OBSERVE, OPERATE
-from leases import queries as leases
 from leases.api import Seconds
 from leases.errors import LeaseLost, StaleToken
 from leases.models import Resource, public_lease_id
@@ -39,6 +38,7 @@ from leases.queues.engines import Claim, NewTask, Put, Step
 from leases.queues.errors import TaskIsNotDead
 from leases.queues.models import LONGEST_PAUSE_SECONDS, MAX_ATTEMPTS, PRIORITIES, Queue, Task, public_task_id
 from leases.queues.waiting import Crowded, watch
+from leases.replays import with_time_left
 from leases.services import Actor
 
 MOST_TASKS = 1000
@@ -226,17 +226,11 @@ class QueueTasks(Operation):
 
 
 def still_running(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
-    """Remembered claims with the time that is left of each now: none once it has ended."""
-    claims = body.get("claims", [body])
-    named = {claim["lease_id"]: leases.parse_lease_id(claim["lease_id"]) for claim in claims}
-    rows = Resource.objects.filter(organization_id=caller.organization, lease_id__in=named.values())
-    ends = {row.lease_id: row.expires_at for row in rows}
-    at = clock.now()
-    for claim in claims:
-        expires_at = ends.get(named[claim["lease_id"]])
-        claim["expires_in_ms"] = 0 if expires_at is None else max(0, clock.milliseconds_between(at, expires_at))
-        claim["expires_at"] = claim["expires_at"] if expires_at is None else clock.iso(expires_at)
-    return body
+    """Remembered claims, with the time that is left of each now."""
+    if "claims" in body:
+        return {"claims": with_time_left(caller, body["claims"])}
+    (claim,) = with_time_left(caller, [body])
+    return claim
 
 
 class HotClaim(Operation):

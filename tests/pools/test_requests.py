@@ -288,6 +288,7 @@ def test_an_operator_ends_no_grant_without_a_reason(agent: Caster, operator: Cas
     held, waits = ask(agent), ask(agent)
     refused = error_of(operator.delete(f"pools/e2e/requests/{held['request_id']}"))
     assert (refused["status"], refused["code"]) == (409, "CONFLICT")
+    assert 0 < refused["retry_after_ms"] <= held["grants"][0]["expires_in_ms"]
     assert on_slot(agent, held["grants"][0], "heartbeat").status_code == 200
     assert operator.delete(f"pools/e2e/requests/{waits['request_id']}").json()["data"]["state"] == "dropped"
 
