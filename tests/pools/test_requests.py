@@ -7,10 +7,11 @@ import pytest
 from django.db import connection, connections
 
 from leasehub.events.models import Event
+from leases import services as leases
 from pools import services
 from pools.models import Request, Slot
 from tests.conftest import Caster, error_of
-from tests.pools.conftest import Declare, ask, look, on_slot, slots, status
+from tests.pools.conftest import Declare, ask, look, on_slot, passes, slots, status
 
 
 def test_a_free_slot_is_granted_at_once(agent: Caster, declare: Declare) -> None:
@@ -281,6 +282,26 @@ def test_a_grant_that_is_heartbeaten_is_taken_from_nobody(
         assert on_slot(teammate, token, "heartbeat").status_code == 200
         services.sweep_pools()
     assert look(teammate, waits, "?peek=true")["state"] == "ready"
+
+
+def test_what_the_commands_of_a_grant_beat_is_no_sign_of_its_holder(
+    agent: Caster, declare: Declare, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(slots=slots(1), provision="make-clean", claimWindowMs=20_000, ttlMinutes=10)
+    asked = ask(agent, mode="async")
+    keep_alive = leases.keep_alive
+
+    def later(**which: Any) -> None:
+        # Its beat is of another millisecond than the end of the commands.
+        clock.move(seconds=5)
+        keep_alive(**which)
+
+    monkeypatch.setattr(leases, "keep_alive", later)
+    passes()
+    clock.move(seconds=30)
+    services.sweep_pools()
+    dropped = look(agent, asked, "?peek=true")
+    assert (dropped["state"], dropped["reason"]) == ("dropped", "unclaimed")
 
 
 def test_an_operator_ends_no_grant_without_a_reason(agent: Caster, operator: Caster, declare: Declare) -> None:
