@@ -217,3 +217,11 @@ def test_a_repeated_save_writes_once(agent: Caster) -> None:
     for _ in range(2):
         answer = agent.put(PATH, {"state": 1}, **{"Idempotency-Key": "k"})
         assert answer.json()["data"]["version"] == 1
+
+
+def test_a_repeated_save_under_another_condition_is_another_request(agent: Caster) -> None:
+    agent.put(PATH, {"state": 1})
+    key = {"Idempotency-Key": "once"}
+    assert agent.put(PATH, {"state": 2}, **{"If-Match": '"1"'}, **key).status_code == 200
+    assert agent.put(PATH, {"state": 2}, **{"If-Match": '"1"'}, **key).status_code == 200
+    assert agent.put(PATH, {"state": 2}, **{"If-Match": '"2"'}, **key).status_code == 422

@@ -205,6 +205,9 @@ def test_the_acceptor_completes_it_with_a_result(agent: Caster, teammate: Caster
     handoff_id = sent(agent, teammate)
     assert teammate.post(f"handoffs/{handoff_id}/complete", {"result": 1}).status_code == 404
     resolve(teammate, handoff_id)
+    secret = {"log": "exported AKIAIOSFODNN7EXAMPLE"}
+    refused = error_of(teammate.post(f"handoffs/{handoff_id}/complete", {"result": secret}))
+    assert list(refused["fields"]) == ["result.log"]
     result = {"url": "https://ci.example/42", "green": True}
     answer = teammate.post(f"handoffs/{handoff_id}/complete", {"result": result})
     assert answer.json()["data"]["status"] == "completed"

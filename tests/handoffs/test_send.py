@@ -6,6 +6,7 @@ import pytest
 
 from handoffs import credentials
 from leasehub.db.clock import iso
+from leasehub.errors import ValidationError
 from tests.conftest import Caster, cast, error_of
 from tests.handoffs.conftest import events_of, resolve, send, sent, show
 
@@ -117,6 +118,37 @@ def test_what_looks_like_a_credential_is_refused_by_name(
     refused = error_of(send(agent, teammate, **{member: value}))
     assert (refused["status"], refused["code"]) == (400, "VALIDATION_ERROR")
     assert list(refused["fields"]) == [named]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lh_AAAAAAAA_" + "b" * 49,
+        "titen_sk_" + "a" * 20,
+        "gho_" + "0" * 20,
+        "github_pat_" + "a" * 20,
+        "glpat-" + "a" * 16,
+        "sk-" + "a" * 16,
+        "rk_live_" + "a" * 16,
+        "sk_test_" + "a" * 16,
+        "ASIA" + "A" * 16,
+        "AIza" + "a" * 30,
+        "xoxb-" + "1" * 10,
+        "npm_" + "a" * 30,
+        "pypi-" + "a" * 40,
+        "dop_v1_" + "0" * 40,
+        "whsec_" + "a" * 20,
+        "mcp_" + "a" * 20,
+        "eyJ" + "a" * 10 + ".eyJ" + "a" * 10 + ".sig",
+        "-----BEGIN EC PRIVATE KEY-----",
+        "amqp://guest:guest@broker",
+        "Authorization: Basic dXNlcjpwYXNz",
+    ],
+)
+def test_every_kind_of_credential_is_known(text: str) -> None:
+    for given in (text, f"use {text} there"):
+        with pytest.raises(ValidationError):
+            credentials.refuse(message=given)
 
 
 @pytest.mark.parametrize(
